@@ -1,0 +1,1 @@
+"""Composition: settings, command line and one short module per kind of process."""

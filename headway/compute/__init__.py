@@ -1,0 +1,1 @@
+"""Every tensor: models, attention, sampling and the bytes of KV."""

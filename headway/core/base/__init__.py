@@ -1,0 +1,1 @@
+"""Units, errors, metrics and shapes that every other package uses."""

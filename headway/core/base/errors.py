@@ -1,0 +1,198 @@
+"""Every error this service raises on purpose.
+
+HeadwayError
+├── ClientError                 the caller must change something            4xx
+│   ├── InvalidRequest          400, names the field
+│   │   └── PromptTooLong       400, code context_length_exceeded
+│   ├── Unauthorized            401
+│   ├── NotFound                404, no such path
+│   │   └── ModelNotFound       404, code model_not_found
+│   ├── MethodNotAllowed        405
+│   ├── SlowBody                408
+│   ├── BodyTooLarge            413
+│   ├── UnsupportedMedia        415
+│   └── RateLimited             429, carries retry_after_s
+├── CapacityError               try later or elsewhere        503, carries retry_after_s
+│   ├── QueueFull
+│   └── ShuttingDown
+├── ReplicaError                one replica failed, not all       503, carries retry_after_s
+│   ├── ReplicaLost
+│   └── ReplicaNotReady
+├── InternalError               our own bug, said without details           500
+└── StartError                  the process cannot start                    exit code 2
+    ├── InvalidSetting          names the setting, its value and what to do
+    ├── ModelFileError          names the file and the tensor or key
+    └── NotEnoughMemory         says what was asked, what there is, what would fit
+"""
+
+from headway.core.base.units import Seconds
+
+
+class HeadwayError(Exception):
+    """Root of the tree; `message` is written for the person who reads it at 3 a.m."""
+
+    http_status = 500
+    error_type = "server_error"
+    code: str | None = None
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+
+class ClientError(HeadwayError):
+    """The caller must change the request before it can succeed."""
+
+    http_status = 400
+    error_type = "invalid_request_error"
+
+
+class InvalidRequest(ClientError):
+    """A field is missing, of the wrong type or out of range; `param` names it."""
+
+
+class PromptTooLong(InvalidRequest):
+    """Prompt and answer do not fit the context; the message says both lengths."""
+
+    code = "context_length_exceeded"
+
+
+class Unauthorized(ClientError):
+    """No API key, or one that is not known."""
+
+    http_status = 401
+    error_type = "authentication_error"
+    code = "invalid_api_key"
+
+
+class NotFound(ClientError):
+    """There is nothing at this path."""
+
+    http_status = 404
+    error_type = "not_found_error"
+    code = "not_found"
+
+
+class ModelNotFound(NotFound):
+    """No model of that name is served here; the message lists those that are."""
+
+    code = "model_not_found"
+
+
+class MethodNotAllowed(ClientError):
+    """The path exists, but not with this method."""
+
+    http_status = 405
+    code = "method_not_allowed"
+
+
+class SlowBody(ClientError):
+    """The body did not arrive within the limit."""
+
+    http_status = 408
+    code = "request_timeout"
+
+
+class BodyTooLarge(ClientError):
+    """The body is over the limit in bytes; nothing of it was parsed."""
+
+    http_status = 413
+    code = "request_too_large"
+
+
+class UnsupportedMedia(ClientError):
+    """The body's content type or encoding is not one that is read here."""
+
+    http_status = 415
+    code = "unsupported_media_type"
+
+
+class RateLimited(ClientError):
+    """A limit of the caller's own; waiting `retry_after_s` helps."""
+
+    http_status = 429
+    error_type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, retry_after_s: Seconds) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class CapacityError(HeadwayError):
+    """We are full; the request is fine. Try again after `retry_after_s`."""
+
+    http_status = 503
+    error_type = "overloaded_error"
+    code = "overloaded"
+
+    def __init__(self, message: str, retry_after_s: Seconds) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class QueueFull(CapacityError):
+    """The waiting queue is at its limit, in requests or in tokens."""
+
+    code = "queue_full"
+
+
+class ShuttingDown(CapacityError):
+    """The server is draining; another one, or this one restarted, will answer."""
+
+    code = "shutting_down"
+
+
+class ReplicaError(HeadwayError):
+    """One replica failed; the request may succeed elsewhere or later."""
+
+    http_status = 503
+    error_type = "server_error"
+    code = "replica_error"
+
+    def __init__(self, message: str, retry_after_s: Seconds) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class ReplicaLost(ReplicaError):
+    """The engine process died while it worked on the request."""
+
+    code = "engine_lost"
+
+
+class ReplicaNotReady(ReplicaError):
+    """The engine is still loading, restarting or makes no progress."""
+
+    code = "engine_not_ready"
+
+
+class InternalError(HeadwayError):
+    """A bug of ours; the log has the details under the same request id."""
+
+    code = "internal_error"
+
+
+class StartError(HeadwayError):
+    """The process cannot start; one line says why, exit code 2."""
+
+    code = "start_error"
+
+
+class InvalidSetting(StartError):
+    """A setting's value is impossible; the message starts with the setting's name."""
+
+    def __init__(self, setting: str, problem: str) -> None:
+        super().__init__(f"{setting}: {problem}", param=setting)
+
+
+class ModelFileError(StartError):
+    """A model file is missing, cut short, contradictory or not supported."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path}: {problem}", param="model")
+
+
+class NotEnoughMemory(StartError):
+    """Weights or the KV pool do not fit into the memory there is."""

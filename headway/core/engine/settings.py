@@ -1,0 +1,126 @@
+"""Settings of the engine, and how the open ones are decided at start."""
+
+import msgspec
+
+from headway.core.base.errors import InvalidSetting, NotEnoughMemory
+from headway.core.base.model_card import ModelCard
+from headway.core.base.units import blocks_for
+
+AUTO = "auto"
+DEFAULT_MEMORY_SHARE = 0.4  # of the memory left after the weights; the rest is the machine's
+
+
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the operator may set; `None` means decide at start.
+
+    `max_model_len` "auto" shrinks the context to what the KV pool holds; None takes the
+    model's own context and refuses to start when the pool cannot hold one such sequence.
+    """
+
+    max_model_len: int | str | None = None  # tokens of prompt and answer together
+    max_num_seqs: int = 32  # sequences in one step
+    max_num_batched_tokens: int = 512  # tokens in one step
+    block_size: int = 16  # tokens in one KV block
+    kv_cache_memory_bytes: int | None = None
+    enable_prefix_caching: bool = True
+    max_waiting_requests: int = 256  # sequences: a request with n=4 counts as 4
+    max_waiting_tokens: int | None = None  # prompt tokens; None: 32 full contexts
+
+
+class ResolvedEngine(msgspec.Struct, frozen=True, kw_only=True):
+    """The same with every question answered; nothing below asks again."""
+
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+    num_blocks: int
+    enable_prefix_caching: bool
+    max_waiting_requests: int
+    max_waiting_tokens: int
+
+
+def check(settings: EngineSettings, card: ModelCard) -> None:
+    """Refuse what is impossible before any memory is taken; raises InvalidSetting."""
+    for name in ("max_num_seqs", "max_num_batched_tokens", "max_waiting_requests"):
+        if getattr(settings, name) < 1:
+            raise InvalidSetting(
+                f"--{name.replace('_', '-')}",
+                f"must be at least 1, got {getattr(settings, name)}",
+            )
+    size = settings.block_size
+    if size < 1 or size & (size - 1):
+        raise InvalidSetting("--block-size", f"must be a power of two of at least 1, got {size}")
+    if settings.max_waiting_tokens is not None and settings.max_waiting_tokens < 1:
+        raise InvalidSetting(
+            "--max-waiting-tokens", f"must be at least 1, got {settings.max_waiting_tokens}"
+        )
+    _check_max_model_len(settings.max_model_len, card)
+
+
+def _check_max_model_len(length: int | str | None, card: ModelCard) -> None:
+    name = "--max-model-len"
+    if isinstance(length, str):
+        if length != AUTO:
+            raise InvalidSetting(name, f"must be a number of tokens or 'auto', got {length!r}")
+    elif length is not None and length < 2:
+        raise InvalidSetting(name, f"must be at least 2 tokens, got {length}")
+    elif length is not None and length > card.context_length:
+        raise InvalidSetting(
+            name,
+            f"{length} is over the {card.context_length} tokens that {card.name} was made for; "
+            f"use at most {card.context_length}",
+        )
+
+
+def resolve(
+    settings: EngineSettings, card: ModelCard, free_bytes: int, bytes_per_value: int
+) -> ResolvedEngine:
+    """Fill every None once, from the memory that is left after the weights.
+
+    free_bytes is what the machine could still give; bytes_per_value is the size of one
+    stored K or V value. Raises NotEnoughMemory with the largest setting that would fit.
+    """
+    check(settings, card)
+    block_bytes = card.kv_bytes_per_token(bytes_per_value) * settings.block_size
+    wanted_len = settings.max_model_len
+    full_len = wanted_len if isinstance(wanted_len, int) else card.context_length
+    num_blocks = _num_blocks(settings, full_len, free_bytes, block_bytes)
+    capacity = num_blocks * settings.block_size
+    max_model_len = min(full_len, capacity) if wanted_len == AUTO else full_len
+    if capacity < max_model_len or max_model_len < 2:
+        raise NotEnoughMemory(
+            f"the KV pool holds {capacity} tokens ({num_blocks} blocks of {block_bytes} bytes), "
+            f"less than one sequence of --max-model-len {max_model_len}; use --max-model-len auto, "
+            f"--max-model-len {max(capacity, 0)} or less, or --kv-cache-memory-bytes "
+            f"{blocks_for(max_model_len, settings.block_size) * block_bytes} or more"
+        )
+    return ResolvedEngine(
+        max_model_len=max_model_len,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        block_size=settings.block_size,
+        num_blocks=num_blocks,
+        enable_prefix_caching=settings.enable_prefix_caching,
+        max_waiting_requests=settings.max_waiting_requests,
+        max_waiting_tokens=settings.max_waiting_tokens or 32 * max_model_len,
+    )
+
+
+def _num_blocks(settings: EngineSettings, full_len: int, free_bytes: int, block_bytes: int) -> int:
+    asked = settings.kv_cache_memory_bytes
+    if asked is not None:
+        if asked < block_bytes:
+            raise InvalidSetting(
+                "--kv-cache-memory-bytes",
+                f"{asked} is less than one block of {settings.block_size} tokens, "
+                f"which takes {block_bytes} bytes",
+            )
+        if asked > free_bytes:
+            raise NotEnoughMemory(
+                f"--kv-cache-memory-bytes {asked} is more than the {free_bytes} bytes that are "
+                f"free after loading the weights; use {free_bytes} or less"
+            )
+        return asked // block_bytes
+    useful = settings.max_num_seqs * blocks_for(full_len, settings.block_size)
+    return max(0, min(useful, int(free_bytes * DEFAULT_MEMORY_SHARE) // block_bytes))

@@ -1,0 +1,1 @@
+"""The types that travel: along a request's path, into a step, and about health."""

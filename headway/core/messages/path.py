@@ -1,0 +1,130 @@
+"""What travels along a request's path: to the engine, and back as events.
+
+These structs cross processes as msgpack. They only ever gain optional fields, and a
+reader ignores fields that it does not know, so that two versions one apart work together.
+"""
+
+from enum import Enum
+
+import msgspec
+
+from headway.core.base.units import Seconds
+
+
+class FinishReason(Enum):
+    """Why a choice, or a whole request, ended."""
+
+    STOP = "stop"  # end-of-sequence token, stop token or stop string
+    LENGTH = "length"  # max_tokens or the end of the context
+    CANCELLED = "cancelled"  # the client left, or a deadline passed
+    ERROR = "error"  # `Finished.error` says what
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """How to draw tokens; all values are already validated and inside their ranges."""
+
+    max_tokens: int  # >= 1, and prompt + max_tokens <= context
+    seed: int  # 0 .. 2**64 - 1; chosen at admission when the client sent none
+    temperature: float = 1.0  # 0 is greedy
+    top_k: int = 0  # 0 keeps all
+    top_p: float = 1.0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0  # output tokens only
+    frequency_penalty: float = 0.0  # output tokens only
+    repetition_penalty: float = 1.0  # prompt and output tokens
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop: bool = False  # the matched stop string stays in the text
+    min_tokens: int = 0  # no end-of-sequence, stop token or stop string before
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    num_logprobs: int | None = None  # None: none; k >= 0: the token's own and the k best
+    prompt_logprobs: bool = False  # also score every prompt token (echo with logprobs)
+
+
+class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request as the engine takes it: tokens in, how to sample, whom it belongs to."""
+
+    id: str  # internal and unique; the client's own id is only echoed
+    prompt: tuple[int, ...]  # token ids, at least one
+    sampling: Sampling
+    num_choices: int = 1  # `n`; choices share the prompt's blocks
+    cache_salt: bytes = b""  # different salts never share blocks
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probability of one token, and of the best candidates at its position.
+
+    The distribution is the softmax of the logits after bias and penalties and before
+    temperature, top-k, top-p and min-p. Values are finite: the floor is -9999.0.
+    """
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()  # (token id, log-probability), best first
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens of one request over all of its choices."""
+
+    prompt_tokens: int
+    completion_tokens: int  # ids emitted, an end-of-sequence token included
+    cached_tokens: int = 0  # prompt tokens read from the prefix cache
+    queue_s: float = 0.0  # from arrival at the engine to first being planned
+    prefill_s: float = 0.0  # from first planned to first token
+    decode_s: float = 0.0  # from first token to the end
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
+    """The request's first tokens were planned: it waits no longer."""
+
+    request_id: str
+    at: Seconds  # replica clock
+    cached_tokens: int
+
+
+class Tokens(msgspec.Struct, frozen=True, kw_only=True, tag="tokens"):
+    """What one choice gained in one step."""
+
+    request_id: str
+    choice: int
+    token_ids: tuple[int, ...]
+    text: str  # what may leave now; never half a character, never part of a stop string
+    at: Seconds  # replica clock
+    logprobs: tuple[TokenLogprob, ...] = ()  # one a token when asked for
+    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()  # with the first token only
+    finish_reason: FinishReason | None = None  # set on the choice's last event
+    stop_reason: str | int | None = None  # the stop string or stop token id that matched
+
+
+class Finished(msgspec.Struct, frozen=True, kw_only=True, tag="finished"):
+    """The request's only end: every request gets exactly one."""
+
+    request_id: str
+    reason: FinishReason
+    usage: Usage
+    error: str | None = None  # message for the client, with reason ERROR
+    error_code: str | None = None  # `code` of the error's class
+
+
+Event = Started | Tokens | Finished
+
+
+class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
+    """To a replica: start this request."""
+
+    request: EngineRequest
+
+
+class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel"):
+    """To a replica: nobody waits for this request any more."""
+
+    request_id: str
+
+
+class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
+    """To a replica: end the process now; the server has drained it or gives up waiting."""
+
+
+Command = Submit | Cancel | Stop

@@ -1,0 +1,87 @@
+"""What one step should do, and what it did.
+
+A plan is complete: it names every position, block, copy and draw. The executor keeps no
+memory of who used a slot before, so a new sequence cannot inherit an old one's position.
+Columns are flat arrays ("i" is a 32-bit int), because a struct a row costs milliseconds
+at 256 sequences. Plan and result stay inside one process.
+"""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from headway.core.messages.path import Sampling, TokenLogprob
+
+
+class BlockCopy(NamedTuple):
+    """Copy the KV of a whole block, all layers, before anything of the step is computed."""
+
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingState:
+    """What the draws of one sequence depend on; made once, lent to every plan.
+
+    `tokens` is the sequence's own growing list, prompt first. A draw for output position
+    p may read only `tokens[: num_prompt + p]`; with a step in flight the last of these
+    is the token that step samples (see `StepPlan.pending_rows`).
+    """
+
+    sampling: Sampling
+    choice: int  # part of the key of every draw, so that choices differ
+    tokens: Sequence[int]
+    num_prompt: int
+    end_ids: tuple[int, ...]  # masked while position < sampling.min_tokens
+
+
+class ScoreWork(NamedTuple):
+    """Score prompt tokens: for each position of a row, the token that follows it."""
+
+    row: int  # index into the plan's columns
+    targets: "array[int]"  # next token's id; may be shorter than the row by one at the prompt's end
+    num_top: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step over R rows; row r computes positions starts[r] .. starts[r] + num_tokens[r] - 1.
+
+    tables        [R]  the row's line in the block-table grid
+    starts        [R]  position of the row's first token
+    num_tokens    [R]  >= 1; 1 is plain decode
+    token_ids     [sum(num_tokens)]  input tokens, row after row
+    copies             block copies to do first
+    sample_rows   [S]  rows whose last position's logits are drawn from, ascending
+    positions     [S]  output position of each draw: 0 is the first token after the prompt
+    states        [S]  parameters and history of each draw
+    pending_rows  [P]  rows whose one input token is not known yet ...
+    pending_from  [P]  ... but sampled by the previous step, as its pending_from-th draw
+    scores             prompt tokens to score
+    """
+
+    step: int
+    tables: "array[int]"
+    starts: "array[int]"
+    num_tokens: "array[int]"
+    token_ids: "array[int]"
+    sequence_ids: tuple[int, ...]  # [R] for commit and traces; the executor ignores them
+    copies: tuple[BlockCopy, ...] = ()
+    sample_rows: "array[int]" = field(default_factory=lambda: array("i"))
+    positions: "array[int]" = field(default_factory=lambda: array("i"))
+    states: tuple[SamplingState, ...] = ()
+    pending_rows: "array[int]" = field(default_factory=lambda: array("i"))
+    pending_from: "array[int]" = field(default_factory=lambda: array("i"))
+    scores: tuple[ScoreWork, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step drew: one token a sampled row, in the plan's order."""
+
+    step: int
+    token_ids: "array[int]"  # [S]
+    logprobs: tuple[TokenLogprob | None, ...]  # [S], None where not asked for
+    scores: tuple[tuple[TokenLogprob, ...], ...] = ()  # one inner tuple a ScoreWork

@@ -1,0 +1,1 @@
+"""Decisions in front of the engines: whom to admit and where to send them."""

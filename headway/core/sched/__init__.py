@@ -1,0 +1,1 @@
+"""Which sequence computes which tokens in the next step."""

@@ -1,0 +1,37 @@
+"""What the engine and the API need from a tokenizer."""
+
+from typing import Protocol
+
+
+class Tokenizer(Protocol):
+    """Text to ids for the gateway, ids to bytes for the engine.
+
+    All methods are safe to call from several threads at once.
+    """
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids, those without a token included."""
+        ...
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """Ids that end a sequence (end of text, end of turn)."""
+        ...
+
+    def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Ids of `text`.
+
+        `add_special` puts the model's own BOS first, if the file says so and the text
+        does not already begin with it. `parse_special` reads control tokens written out
+        in the text as such (for rendered templates); without it they are plain text.
+        """
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Bytes that the token stands for, also for control tokens; may be half a character."""
+        ...
+
+    def is_special(self, token_id: int) -> bool:
+        """True for control tokens, which skip_special_tokens leaves out of the text."""
+        ...

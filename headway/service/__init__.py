@@ -1,0 +1,1 @@
+"""Every byte that leaves the process: HTTP, sockets, files, child processes."""

@@ -1,0 +1,65 @@
+"""The seam between whoever serves clients and the replica that computes."""
+
+from enum import Enum
+from typing import Protocol
+
+import msgspec
+
+from headway.core.messages.health import ReplicaHello, ReplicaStatus
+from headway.core.messages.path import EngineRequest, Event
+
+
+class ReplicaState(Enum):
+    """Whether a replica can answer now. Health is progress, not an open port."""
+
+    STARTING = "starting"  # loading for the first time, or again after a death
+    READY = "ready"
+    STALLED = "stalled"  # alive, but work is pending and no step completes
+    STOPPED = "stopped"  # ended on purpose
+    FAILED = "failed"  # could not start; a restart cannot help
+
+
+class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica as its server sees it at this moment."""
+
+    state: ReplicaState
+    reason: str  # one line for people: "loading weights 40 %", "no step for 12.3 s", ...
+    since_s: float  # seconds in this state
+    restarts: int
+    retry_after_s: float  # what to tell a client that is refused now
+    hello: ReplicaHello | None  # of the running process; None until it has loaded
+    status: ReplicaStatus | None  # the latest
+
+
+class Mailbox(Protocol):
+    """Events of one request, in order, read by one asyncio task.
+
+    A reader that falls behind finds `Tokens` of the same choice merged into one event, so
+    that the mailbox never holds more than one event a choice beside Started and Finished.
+    """
+
+    async def get(self) -> Event:
+        """The next event; `Finished` is the last.
+
+        Raises ReplicaLost when the replica died, also if that was before this call.
+        """
+        ...
+
+
+class Transport(Protocol):
+    """One replica, as its gateway uses it. All methods run on the event loop's thread."""
+
+    def view(self) -> ReplicaView:
+        """What is known now; never blocks."""
+        ...
+
+    def call(self, request: EngineRequest) -> Mailbox:
+        """Send a request; raises ReplicaNotReady when there is no running replica."""
+        ...
+
+    def cancel(self, request_id: str) -> None:
+        """Nobody reads the mailbox any more; the replica frees the request's blocks.
+
+        Harmless for a request that has ended or is not known.
+        """
+        ...
