@@ -3,7 +3,8 @@
 HeadwayError
 ├── ClientError                 the caller must change something            4xx
 │   ├── InvalidRequest          400, names the field
-│   │   └── PromptTooLong       400, code context_length_exceeded
+│   │   ├── PromptTooLong       400, code context_length_exceeded
+│   │   └── UnsupportedModality 400, code unsupported_modality
 │   ├── Unauthorized            401
 │   ├── NotFound                404, no such path
 │   │   └── ModelNotFound       404, code model_not_found
@@ -56,6 +57,12 @@ class PromptTooLong(InvalidRequest):
     """Prompt and answer do not fit the context; the message says both lengths."""
 
     code = "context_length_exceeded"
+
+
+class UnsupportedModality(InvalidRequest):
+    """A message holds an image, sound or file, which the model cannot take."""
+
+    code = "unsupported_modality"
 
 
 class Unauthorized(ClientError):
