@@ -3,6 +3,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from openai.types import Completion
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from headway.core.base.errors import QueueFull, ReplicaLost
 from headway.core.base.units import Seconds
@@ -37,6 +39,8 @@ from tests.unit.service.openai.script import (
     merge,
     strict,
 )
+
+pytestmark = pytest.mark.spec("A6")
 
 LIMITS = ApiLimits()
 EMOJI = list("😀".encode())
@@ -127,6 +131,16 @@ def test_a_whole_answer_has_the_shape_that_clients_read() -> None:
             "prompt_tokens_details": {"cached_tokens": 1},
         },
     }
+
+
+def test_openais_own_types_read_the_answers() -> None:
+    answer, chunks = chat_both({"logprobs": True, "max_tokens": 3}, [list(b"Hey")])
+    read = ChatCompletion.model_validate(answer, strict=True)
+    assert read.choices[0].message.content == "Hey"
+    parts = [ChatCompletionChunk.model_validate(chunk, strict=True) for chunk in chunks]
+    assert "".join(part.choices[0].delta.content or "" for part in parts) == "Hey"
+    answer, _ = completion_both({"prompt": "Hi", "logprobs": 1, "max_tokens": 3}, [[list(b"Hey")]])
+    assert Completion.model_validate(answer, strict=True).choices[0].text == "Hey"
 
 
 def test_usage_01_usage_is_the_same_streamed_or_not_and_counts_a_prompt_once() -> None:

@@ -16,6 +16,8 @@ from headway.service.openai.parse import parse_chat, parse_completion, parse_nat
 from headway.service.openai.schema import ChatRequest, CompletionRequest
 from tests.unit.service.openai.script import body, chat_body
 
+pytestmark = pytest.mark.spec("A3")
+
 LIMITS = ApiLimits()
 MARKER = "PROMPT-7Q"
 
@@ -357,6 +359,11 @@ def test_utf8_detok_05_a_body_that_is_not_json_is_refused_without_being_repeated
     assert error.http_status == 400
     assert MARKER not in error.message
     assert len(error.message.encode()) < 200
+
+
+def test_utf8_detok_05_a_long_wrong_body_is_refused_without_a_slow_second_reading() -> None:
+    error = refused_completion(b'{"prompt":[' + b"0," * 1_000_000 + b"NaN]}")
+    assert error.message == "The body is not valid JSON."
 
 
 def test_a_utf8_byte_order_mark_before_the_body_is_skipped() -> None:
