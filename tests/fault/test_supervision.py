@@ -33,7 +33,7 @@ from tests.fault.processes import (
     until,
     until_state,
 )
-from tests.fault.scripted import HANG, SECRET, SPEC, request
+from tests.fault.scripted import CRASH, HANG, SECRET, SPEC, request
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -205,6 +205,32 @@ def test_startup_config_01_a_program_that_is_not_there_is_a_failed_start() -> No
         await supervisor.stop()
 
     run(test())
+
+
+def test_security_logs_01_a_crash_in_a_step_is_told_by_type_and_place_alone(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The child shares our stderr, so what it wrote is captured with ours."""
+
+    async def test() -> None:
+        async with supervised(step_s=0.002) as supervisor:
+            await supervisor.wait_ready()
+            first, other = pid_of(supervisor), await streaming(supervisor)
+            crashing = supervisor.call(request("crash", order=CRASH))
+            for mailbox in (crashing, other):
+                error = await read_to_failure(mailbox)
+                assert "RuntimeError while running, at tests/fault/scripted.py" in error.message
+                assert SECRET not in error.message
+            assert supervisor.view().state is ReplicaState.STARTING
+            await until_state(supervisor, ReplicaState.READY)
+            assert pid_of(supervisor) != first
+            await answers(supervisor)
+
+    run(test())
+    said = capfd.readouterr().err
+    assert "replica_failed exception=RuntimeError" in said
+    assert SECRET not in said + caplog.text
+    assert "Traceback" not in said
 
 
 def test_a_replica_that_cannot_start_again_is_tried_again_and_again(
