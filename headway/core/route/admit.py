@@ -1,7 +1,6 @@
 """Take a request or refuse it: the bounded queue as the gateway sees it."""
 
 from collections import deque
-from collections.abc import Iterator
 
 import msgspec
 
@@ -22,14 +21,14 @@ class AdmitLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Flight:
-    """One admitted request."""
+    """One admitted request, and the part of it that still waits."""
 
-    __slots__ = ("is_waiting", "num_choices", "prompt_tokens")
+    __slots__ = ("num_choices", "waiting_choices", "waiting_tokens")
 
     def __init__(self, num_choices: int) -> None:
         self.num_choices = num_choices
-        self.prompt_tokens = 0  # unknown until it is weighed
-        self.is_waiting = True
+        self.waiting_choices = num_choices
+        self.waiting_tokens = 0  # unknown until it is weighed
 
 
 class Admitter:
@@ -102,8 +101,7 @@ class Admitter:
         The caller still has to call `finished` after a refusal.
         """
         flight = self._flights[request_id]
-        assert flight.is_waiting, f"{request_id} was started before it was weighed"
-        assert flight.prompt_tokens == 0, f"{request_id} was weighed twice"
+        assert flight.waiting_tokens == 0, f"{request_id} was weighed twice"
         excess = self._waiting_tokens + prompt_tokens - self.limits.max_waiting_tokens
         if excess > 0 and self._waiting_tokens > 0:
             raise QueueFull(
@@ -111,25 +109,36 @@ class Admitter:
                 f"{self.limits.max_waiting_tokens}; this prompt adds {prompt_tokens}",
                 self._drained.time_for(self._choices_ahead(excess), now),
             )
-        flight.prompt_tokens = prompt_tokens
+        flight.waiting_tokens = prompt_tokens
         self._waiting_tokens += prompt_tokens
 
-    def started(self, request_id: str) -> None:
-        """The engine has planned its first tokens; unknown or started ids are ignored."""
+    def started(self, request_id: str, num_choices: int, prompt_tokens: int) -> None:
+        """The engine has planned the first tokens of this many of its choices.
+
+        Ids that are not in flight any more are ignored.
+        """
         flight = self._flights.get(request_id)
-        if flight is not None and flight.is_waiting:
-            self._leave_queue(flight)
+        if flight is None:
+            return
+        self._leave_queue(
+            flight,
+            min(num_choices, flight.waiting_choices),
+            min(prompt_tokens, flight.waiting_tokens),
+        )
 
     def finished(self, request_id: str, now: Seconds) -> None:
-        """It ended, however it did; calling it twice is harmless."""
+        """It ended, however it did; calling it twice is harmless.
+
+        What never started was refused or cancelled and is no measure of speed.
+        """
         flight = self._flights.pop(request_id, None)
         if flight is None:
             return
         self._num_choices -= flight.num_choices
-        if flight.is_waiting:
-            self._leave_queue(flight)  # it was refused or cancelled: no measure of speed
-        else:
-            self._drained.add(flight.num_choices, now)
+        num_started = flight.num_choices - flight.waiting_choices
+        self._leave_queue(flight, flight.waiting_choices, flight.waiting_tokens)
+        if num_started:
+            self._drained.add(num_started, now)
 
     def drain(self, until: Seconds) -> None:
         """Refuse everything from now on; clients are told to come back after `until`."""
@@ -138,29 +147,26 @@ class Admitter:
     def check(self) -> None:
         """Every sum equals what the requests in flight add up to."""
         flights = self._flights.values()
-        waiting = [f for f in flights if f.is_waiting]
         assert self._num_choices == sum(f.num_choices for f in flights)
-        assert self._waiting_choices == sum(f.num_choices for f in waiting)
-        assert self._waiting_tokens == sum(f.prompt_tokens for f in waiting)
+        assert self._waiting_choices == sum(f.waiting_choices for f in flights)
+        assert self._waiting_tokens == sum(f.waiting_tokens for f in flights)
         assert 0 <= self._waiting_choices <= self._num_choices
 
-    def _leave_queue(self, flight: _Flight) -> None:
-        flight.is_waiting = False
-        self._waiting_choices -= flight.num_choices
-        self._waiting_tokens -= flight.prompt_tokens
+    def _leave_queue(self, flight: _Flight, num_choices: int, prompt_tokens: int) -> None:
+        flight.waiting_choices -= num_choices
+        flight.waiting_tokens -= prompt_tokens
+        self._waiting_choices -= num_choices
+        self._waiting_tokens -= prompt_tokens
 
     def _choices_ahead(self, tokens: int) -> int:
         """Choices that must start before `tokens` fewer prompt tokens wait."""
         choices = 0
-        for flight in self._waiting():
+        for flight in self._flights.values():
             if tokens <= 0:
                 break
-            tokens -= flight.prompt_tokens
-            choices += flight.num_choices
+            tokens -= flight.waiting_tokens
+            choices += flight.waiting_choices
         return max(choices, 1)
-
-    def _waiting(self) -> Iterator[_Flight]:
-        return (flight for flight in self._flights.values() if flight.is_waiting)
 
 
 class _DrainRate:

@@ -38,7 +38,7 @@ def test_the_token_limit_triggers_on_the_second_long_prompt_overload_01() -> Non
     door.weigh("a", 3000, NOW)
     with pytest.raises(QueueFull, match="3000 prompt tokens are waiting and the limit is 4000"):
         door.weigh("b", 3000, NOW)
-    door.started("a")
+    door.started("a", 1, 3000)
     door.weigh("b", 3000, NOW)
     assert door.waiting_tokens == 3000
 
@@ -60,7 +60,7 @@ def test_retry_after_follows_the_measured_drain_rate() -> None:
     door = admitter(choices=4)
     for i in range(20):  # two choices a second leave
         door.admit(f"old-{i}", 1, NOW)
-        door.started(f"old-{i}")
+        door.started(f"old-{i}", 1, 0)
         door.finished(f"old-{i}", Seconds(NOW + i // 2))
     now = Seconds(NOW + 10)
     door.admit("full", 4, now)
@@ -92,7 +92,7 @@ def test_finishing_twice_or_starting_an_unknown_request_changes_nothing() -> Non
     door.admit("a", 1, NOW)
     door.finished("a", NOW)
     door.finished("a", NOW)
-    door.started("a")
+    door.started("a", 1, 10)
     door.check()
     assert door.num_choices == 0
 
@@ -141,8 +141,12 @@ class AdmitMachine(RuleBasedStateMachine):
     def start(self, data: st.DataObject) -> None:
         known = sorted(i for i, (_, t, _) in self.model.items() if t is not None)
         name = data.draw(st.sampled_from(known))
-        self.door.started(name)
-        choices, tokens, _ = self.model[name]
+        choices, tokens, is_waiting = self.model[name]
+        if is_waiting and choices > 1 and data.draw(st.booleans()):  # in two parts
+            self.door.started(name, 1, 0)
+            self.door.started(name, choices - 1, tokens or 0)
+        else:
+            self.door.started(name, choices, tokens or 0)
         self.model[name] = (choices, tokens, False)
 
     @precondition(lambda self: self.model)
