@@ -3,7 +3,9 @@
 HeadwayError
 ├── ClientError                 the caller must change something            4xx
 │   ├── InvalidRequest          400, names the field
-│   │   └── PromptTooLong       400, code context_length_exceeded
+│   │   ├── PromptTooLong       400, code context_length_exceeded
+│   │   ├── Unsupported         400, code unsupported_parameter
+│   │   └── UnsupportedModality 400, code unsupported_modality
 │   ├── Unauthorized            401
 │   ├── NotFound                404, no such path
 │   │   └── ModelNotFound       404, code model_not_found
@@ -56,6 +58,18 @@ class PromptTooLong(InvalidRequest):
     """Prompt and answer do not fit the context; the message says both lengths."""
 
     code = "context_length_exceeded"
+
+
+class Unsupported(InvalidRequest):
+    """A known field, or a value of one, that this server cannot honour."""
+
+    code = "unsupported_parameter"
+
+
+class UnsupportedModality(InvalidRequest):
+    """Content other than text: images, audio, files."""
+
+    code = "unsupported_modality"
 
 
 class Unauthorized(ClientError):
