@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from headway.core.base import metrics
-from headway.core.base.clock import Clock
 from headway.core.base.metrics import RATE_WINDOW_S
 from headway.core.base.units import Seconds
 from headway.core.messages.health import ReplicaStatus
@@ -27,11 +26,11 @@ TOTALS: Mapping[str, tuple[metrics.Metric, ...]] = {
 
 
 class _Sampled(NamedTuple):
-    """The engine's totals at one moment, and the size of its last step."""
+    """The engine's totals at one moment, and the sequences of all steps so far."""
 
     at: Seconds
     totals: Mapping[str, int]
-    last_step_rows: int
+    rows: int
 
 
 class EngineTotals:
@@ -40,6 +39,7 @@ class EngineTotals:
     def __init__(self) -> None:
         self._lost: dict[str, int] = dict.fromkeys(TOTALS, 0)  # by processes that have ended
         self._last: dict[str, int] = dict.fromkeys(TOTALS, 0)
+        self._rows = 0  # sequences in all steps so far
         self._window: deque[_Sampled] = deque()
 
     @property
@@ -48,13 +48,19 @@ class EngineTotals:
         return {name: self._lost[name] + self._last[name] for name in TOTALS}
 
     def observe(self, status: ReplicaStatus, now: Seconds) -> None:
-        """Take the engine's latest status; may be called at any rate."""
+        """Take the engine's latest status.
+
+        Called at every step, sizes of steps are exact; called less often, the steps in
+        between are taken to be as large as the last one.
+        """
         fresh = {name: int(getattr(status, name)) for name in TOTALS}
         if any(fresh[name] < self._last[name] for name in TOTALS):  # another process
             self._lost = self.totals
+            self._last = dict.fromkeys(TOTALS, 0)
+        self._rows += status.last_step_rows * (fresh["num_steps"] - self._last["num_steps"])
         self._last = fresh
         if not self._window or now - self._window[-1].at >= SAMPLE_S:
-            self._window.append(_Sampled(now, self.totals, status.last_step_rows))
+            self._window.append(_Sampled(now, self.totals, self._rows))
         while len(self._window) > 2 and self._window[1].at <= now - RATE_WINDOW_S:
             self._window.popleft()
 
@@ -69,33 +75,37 @@ class EngineTotals:
         return self.grown(name) / max(now - self._window[0].at, SAMPLE_S)
 
     def mean_step_rows(self) -> float:
-        """Mean size of the steps seen, over those samples in which the engine made progress."""
-        sizes = [
-            later.last_step_rows
-            for earlier, later in zip(self._window, list(self._window)[1:], strict=False)
-            if later.totals["num_steps"] > earlier.totals["num_steps"]
-        ]
-        return sum(sizes) / len(sizes) if sizes else 0.0
+        """Mean number of sequences in a step inside the window."""
+        steps = self.grown("num_steps")
+        return (self._rows - self._window[0].rows) / steps if steps else 0.0
 
 
 class Gauges:
-    """A source of samples for the exporter; `tick` it about once a second."""
+    """A source of samples for the exporter; `tick` it about once a second.
+
+    `totals` may also be told of every step by whoever gets the engine's reports.
+    """
 
     def __init__(
-        self, transport: Transport, admitter: Admitter, meter: Meter, clock: Clock, prefix: bool
+        self,
+        transport: Transport,
+        admitter: Admitter,
+        meter: Meter,
+        totals: EngineTotals,
+        *,
+        has_prefix_cache: bool,
     ) -> None:
         self._transport = transport
         self._admitter = admitter
         self._meter = meter
-        self._clock = clock
-        self._has_prefix_cache = prefix
-        self._totals = EngineTotals()
+        self._totals = totals
+        self._has_prefix_cache = has_prefix_cache
 
     def tick(self) -> None:
         """Sample the engine, so that rates are right also between scrapes."""
         status = self._transport.view().status
         if status is not None:
-            self._totals.observe(status, self._clock.now())
+            self._totals.observe(status, self._meter.clock.now())
 
     def samples(self) -> Iterator[Sample]:
         """All values, as of now."""
@@ -126,7 +136,7 @@ class Gauges:
         yield Sample(metrics.QUEUE_LIMIT_TOKENS, self._admitter.limits.max_waiting_tokens)
 
     def _engine(self, status: ReplicaStatus) -> Iterator[Sample]:
-        totals, now = self._totals, self._clock.now()
+        totals, now = self._totals, self._meter.clock.now()
         queries = totals.grown("prefix_queries")
         used = status.total_blocks - status.free_blocks - status.cached_blocks
         yield Sample(metrics.VLLM_RUNNING, status.num_running)

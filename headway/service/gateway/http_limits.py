@@ -29,22 +29,23 @@ class HeaderTooLarge(Exception):
 class LimitedProtocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol with bounded headers, framing, time and connections."""
 
-    limits: GatewaySettings  # set by `limited`
-
     def __init__(
         self,
+        limits: GatewaySettings,
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self.limits = limits
         self.head_timer: asyncio.TimerHandle | None = None
         self.head_count = 0
         self.head_bytes = 0
         self.other_bytes = 0  # received since the message began and not part of its body
         self.refusal = 400
 
+    # uvicorn narrows the argument of asyncio.Protocol in the same way.
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take the connection, or refuse it when there are too many."""
         super().connection_made(transport)
@@ -126,14 +127,10 @@ class LimitedProtocol(HttpToolsProtocol):
     def _refuse(self, status: int) -> None:
         """Answer in OpenAI's error shape and close; just close inside another answer."""
         self._head_is_here()
-        if self.cycle is None or self.cycle.response_complete:
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete or not cycle.response_started:
             self.transport.write(_refusal(status))
         self.transport.close()
-
-
-def limited(settings: GatewaySettings) -> type[HttpToolsProtocol]:
-    """The protocol class for uvicorn's `http` with these limits."""
-    return type("LimitedProtocol", (LimitedProtocol,), {"limits": settings})
 
 
 def _refusal(status: int) -> bytes:
