@@ -7,7 +7,8 @@ from headway.service.openai.decode import convert, describe
 from headway.service.openai.limits import ApiLimits
 from headway.service.openai.schema import Message
 
-ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+ROLES = ("system", "developer", "user", "assistant", "tool")
+PART_TYPES = ("text", "refusal")  # each has its text in a field of the same name
 
 
 def check_messages(
@@ -54,11 +55,17 @@ def _check_parts(parts: list[Any], name: str) -> None:
                 f"'{name}[{i}]' must be an object with 'type' and 'text', got {describe(part)}.",
                 param=f"{name}[{i}]",
             )
-        if part.get("type") != "text":
+        kind = part.get("type")
+        if kind not in PART_TYPES:
             raise UnsupportedModality(
                 f"'{name}[{i}].type' must be \"text\": images, audio, video and files are not "
                 "supported, and nothing is fetched from a URL.",
                 param=f"{name}[{i}].type",
+            )
+        if not isinstance(part.get(kind), str):
+            raise InvalidRequest(
+                f"'{name}[{i}].{kind}' must be a string, got {describe(part.get(kind))}.",
+                param=f"{name}[{i}].{kind}",
             )
 
 

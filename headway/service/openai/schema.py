@@ -5,7 +5,7 @@ Every field is optional for the decoder and null equals absent; which ones must 
 is said in `parse`, where the message can be written for people.
 """
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -120,10 +120,11 @@ class CompletionBody(SharedFields, frozen=True, kw_only=True):
 
 
 class TextPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a message's content; only `type` "text" is supported."""
+    """A part of a message's content: text, or the refusal of an earlier answer."""
 
-    type: str
-    text: str
+    type: Literal["text", "refusal"]
+    text: str | None = None
+    refusal: str | None = None
 
 
 class CalledFunction(msgspec.Struct, frozen=True, kw_only=True):
