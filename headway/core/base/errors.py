@@ -21,6 +21,7 @@ HeadwayError
 │   ├── ReplicaLost
 │   └── ReplicaNotReady
 ├── InternalError               our own bug, said without details           500
+├── BadFrame                    bytes between our processes that are no message: dropped
 └── StartError                  the process cannot start                    exit code 2
     ├── InvalidSetting          names the setting, its value and what to do
     ├── ModelFileError          names the file and the tensor or key
@@ -186,6 +187,12 @@ class InternalError(HeadwayError):
     """A bug of ours; the log has the details under the same request id."""
 
     code = "internal_error"
+
+
+class BadFrame(HeadwayError):
+    """Bytes on a wire between our own processes that are no message; the message quotes none."""
+
+    code = "bad_frame"
 
 
 class StartError(HeadwayError):
