@@ -9,10 +9,10 @@ from tools.case_status import (
     Entry,
     as_toml,
     case_ids,
+    functions_of_tests,
     mentions,
     problems,
     read_entries,
-    functions_of_tests,
     updated,
 )
 
