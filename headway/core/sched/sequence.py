@@ -1,0 +1,122 @@
+"""A sequence: tokens known, tokens computed, and the states between arrival and end.
+
+One idea covers all work. A sequence knows its prompt and whatever has been sampled, and it
+has computed KV for the first of them. A step closes the gap. Prefill, a chunk of it, decode,
+a prefix hit and the recomputation after a preemption differ only in how wide the gap is.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+
+from headway.core.base.units import Seconds
+from headway.core.kv.table import BlockTable
+from headway.core.messages.path import EngineRequest, TokenLogprob
+from headway.core.messages.step import SamplingState
+
+
+class State(Enum):
+    """Where a sequence is in its life."""
+
+    WAITING = "waiting"  # holds no blocks
+    RUNNING = "running"  # has a block table
+    FINISHED = "finished"
+
+
+NEXT: Mapping[State, frozenset[State]] = {
+    State.WAITING: frozenset({State.RUNNING, State.FINISHED}),
+    State.RUNNING: frozenset({State.WAITING, State.FINISHED}),
+    State.FINISHED: frozenset(),
+}
+
+
+class RequestGroup:
+    """A request inside the engine: its choices, and when things happened to it."""
+
+    __slots__ = (
+        "arrived",
+        "cached_tokens",
+        "first_planned",
+        "first_token",
+        "request",
+        "scores",
+        "sequences",
+    )
+
+    def __init__(self, request: EngineRequest, arrived: Seconds) -> None:
+        self.request = request
+        self.arrived = arrived
+        self.first_planned: Seconds | None = None
+        self.first_token: Seconds | None = None
+        self.cached_tokens = 0
+        self.sequences: list[Sequence] = []
+        # Log-probabilities of prompt tokens; the first token has none.
+        self.scores: list[TokenLogprob | None] = [None]
+
+
+class Sequence:
+    """One choice of a request. Changed by Scheduler and EngineCore only."""
+
+    __slots__ = (
+        "choice",
+        "group",
+        "id",
+        "num_computed",
+        "num_pending",
+        "num_planned",
+        "num_prompt",
+        "sampling_state",
+        "state",
+        "table",
+        "tokens",
+    )
+
+    def __init__(
+        self, sequence_id: int, group: RequestGroup, choice: int, end_ids: tuple[int, ...]
+    ) -> None:
+        self.id = sequence_id  # rises with arrival
+        self.group = group
+        self.choice = choice
+        self.tokens = list(group.request.prompt)  # known: the prompt, then what was sampled
+        self.num_prompt = len(self.tokens)
+        self.num_computed = 0  # leading tokens whose KV is there
+        self.num_planned = 0  # the same, counting steps in flight
+        self.num_pending = 0  # tokens being sampled by steps in flight
+        self.state = State.WAITING
+        self.table: BlockTable | None = None
+        self.sampling_state = SamplingState(
+            sampling=group.request.sampling,
+            choice=choice,
+            tokens=self.tokens,
+            num_prompt=self.num_prompt,
+            end_ids=end_ids,
+        )
+
+    @property
+    def num_outputs(self) -> int:
+        """Tokens sampled and known."""
+        return len(self.tokens) - self.num_prompt
+
+    @property
+    def gap(self) -> int:
+        """Tokens that a step could compute now, the one being sampled included."""
+        return len(self.tokens) + self.num_pending - self.num_planned
+
+    @property
+    def wants_step(self) -> bool:
+        """False once the last token that it may have is being sampled."""
+        return self.num_outputs + self.num_pending < self.group.request.sampling.max_tokens
+
+    @property
+    def leader(self) -> "Sequence":
+        """The choice that computes the prompt for all."""
+        return self.group.sequences[0]
+
+    def move(self, to: State) -> None:
+        """Change state; an illegal move is a bug and fails with both names."""
+        assert to in NEXT[self.state], f"sequence {self.id}: {self.state.name} -> {to.name}"
+        self.state = to
+
+    def forget_steps(self) -> None:
+        """Its blocks are gone: nothing is computed, and steps in flight do not count."""
+        self.table = None
+        self.num_computed = self.num_planned = self.num_pending = 0
