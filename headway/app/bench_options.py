@@ -70,7 +70,9 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--model", help="name sent with requests (default: the server's first)")
     group.add_argument("--api-key", help="bearer token (default: $OPENAI_API_KEY, if set)")
     group.add_argument(
-        "--tokenizer", type=Path, help="tokenizer.json of the served model, for prompts of text"
+        "--tokenizer",
+        type=Path,
+        help="tokenizer.json or GGUF file of the served model; needed for prompts of text",
     )
 
 
