@@ -39,7 +39,9 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._write_timeout = write_timeout
-        self._abort: Callable[[], None] = scope.get("extensions", {}).get(ABORT, _leave)
+        self._abort: Callable[[], None] = (
+            scope.get("extensions", {}).get(ABORT, {}).get("abort", _leave)
+        )
         self._body_is_read = False
         self.is_started = False
         sent = NOT_IN_AN_ID.sub("", self.header("x-request-id") or "")[:MAX_REQUEST_ID]

@@ -76,7 +76,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self.other_bytes = 0
         self._expect_head()
         super().on_message_begin()
-        self.scope["extensions"] = {ABORT: self.transport.abort}  # type: ignore[typeddict-item]
+        self.scope["extensions"] = {ABORT: {"abort": self.transport.abort}}
 
     def on_url(self, url: bytes) -> None:
         """Count the request line."""
