@@ -5,8 +5,10 @@ come from `OPTIONS`. An option's place in the settings tree is `section`.`field`
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
+
+from headway.compute.gpu.runner.settings import AttentionChoice, DeviceChoice, DtypeChoice
 
 Value = str | int | float | bool | tuple[str, ...] | None
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?B)?", re.IGNORECASE)
@@ -27,18 +29,24 @@ class Option(NamedTuple):
     help: str
     unit: str = ""
     default: str = ""  # how the docs say it, where the struct's own default does not
+    target: str = ""  # the struct's field, where its name is not the flag's
     takes_many: bool = False
     is_switch: bool = False
 
     @property
-    def field(self) -> str:
-        """Name in the settings tree and in a file."""
+    def key(self) -> str:
+        """Name in a file and in what `merge` is given."""
         return self.name.replace("-", "_")
+
+    @property
+    def field(self) -> str:
+        """Name in the section's struct."""
+        return self.target or self.key
 
     @property
     def variable(self) -> str:
         """Name in the environment."""
-        return f"HEADWAY_{self.field.upper()}"
+        return f"HEADWAY_{self.key.upper()}"
 
 
 def text(value: object) -> str:
@@ -54,6 +62,14 @@ def texts(value: object) -> tuple[str, ...]:
     if not isinstance(items, list | tuple) or not items:
         raise ValueError(f"must be a list of texts, got {value!r}")
     return tuple(text(item).strip() for item in items)
+
+
+def secrets(value: object) -> tuple[str, ...]:
+    """The same for what must not be repeated in a message."""
+    try:
+        return texts(value)
+    except ValueError:
+        raise ValueError("must be a list of texts that are not empty") from None
 
 
 def whole(low: int, high: int | None = None) -> Callable[[object], int]:
@@ -154,10 +170,16 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "dtype",
         "executor",
-        one_of("auto", "float32", "bfloat16", "float16"),
-        "Type of weights and activations; auto is float32 on CPUs",
+        one_of(*DtypeChoice),
+        "Type of weights, activations and KV cache; auto is float32 on CPUs, bfloat16 on GPUs",
     ),
-    Option("device", "executor", one_of("auto", "cpu", "cuda"), "Where the model runs"),
+    Option("device", "executor", one_of(*DeviceChoice), "Where the model runs"),
+    Option(
+        "attention",
+        "executor",
+        one_of(*AttentionChoice),
+        "How attention is computed; reference is for comparison and slow",
+    ),
     Option(
         "threads",
         "executor",
@@ -211,7 +233,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "api-key",
         "gateway",
-        texts,
+        secrets,
         "Keys that clients must send as a bearer token for /v1",
         default="none: open",
         takes_many=True,
@@ -262,6 +284,48 @@ OPTIONS: tuple[Option, ...] = (
     Option("max-header-count", "gateway", whole(1), "Most header lines of a request (431)"),
     Option("max-connections", "gateway", whole(1), "Most open connections (503)"),
     Option("encode-threads", "gateway", whole(1, 64), "Threads that tokenize prompts"),
+    Option("max-messages", "limits", whole(1), "Most messages of a chat (400)"),
+    Option("max-prompts", "limits", whole(1), "Most prompts in one completion request (400)"),
+    Option("max-choices", "limits", whole(1), "Largest n (400)"),
+    Option("max-total-choices", "limits", whole(1), "Most prompts times n (400)"),
+    Option("max-stop-strings", "limits", whole(0), "Most stop strings (400)"),
+    Option("max-stop-chars", "limits", whole(1), "Longest stop string (400)", "characters"),
+    Option("max-stop-token-ids", "limits", whole(0), "Most stop token ids (400)"),
+    Option("max-logit-bias", "limits", whole(0), "Most entries of logit_bias (400)"),
+    Option("max-nesting", "limits", whole(1), "Deepest nesting in tool calls (400)", "levels"),
+    Option("max-name-chars", "limits", whole(1), "Longest model, user, cache_salt (400)"),
+    Option(
+        "stall-timeout",
+        "supervisor",
+        seconds(0.1),
+        "Pending work without a step, after which the server is not ready",
+        "s",
+        target="stall_after_s",
+    ),
+    Option(
+        "kill-timeout",
+        "supervisor",
+        seconds(0.1),
+        "How long the engine may stay stalled before it is killed and started again",
+        "s",
+        target="kill_after_s",
+    ),
+    Option(
+        "load-timeout",
+        "supervisor",
+        seconds(0.1),
+        "Silence of the engine while it loads, after which it is killed",
+        "s",
+        target="load_silence_s",
+    ),
 )
-BY_FIELD = {option.field: option for option in OPTIONS}
+SECTIONS: Mapping[str, str] = {
+    "": "Model and process",
+    "executor": "Execution",
+    "engine": "Engine",
+    "gateway": "HTTP server",
+    "limits": "Limits of one request",
+    "supervisor": "Supervision of the engine process",
+}
+BY_KEY = {option.key: option for option in OPTIONS}
 BY_VARIABLE = {option.variable: option for option in OPTIONS}

@@ -9,23 +9,18 @@ from pathlib import Path
 import msgspec
 import yaml
 
-from headway.app.options import BY_FIELD, BY_VARIABLE, OPTIONS, Option, Value
+from headway.app.options import BY_KEY, BY_VARIABLE, Option, Value
+from headway.compute.gpu.runner.settings import ExecutorSettings
 from headway.core.base.errors import InvalidSetting
 from headway.core.engine.settings import EngineSettings
+from headway.service.control.health import SupervisorSettings
 from headway.service.gateway.settings import GatewaySettings
+from headway.service.openai.limits import ApiLimits
 
 # Kubernetes puts such variables into every pod beside a service named "headway".
 SERVICE_LINK = re.compile(r"HEADWAY_(.+_)?(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP)(_.*)?)?)")
 OTHER_VARIABLES = frozenset({"HEADWAY_CONFIG"})
 OTHER_PREFIXES = ("HEADWAY_TEST_", "HEADWAY_BENCH_")
-
-
-class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where and in which type the model is computed."""
-
-    dtype: str = "auto"
-    device: str = "auto"
-    threads: int | None = None
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,13 +34,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     executor: ExecutorSettings = ExecutorSettings()
     engine: EngineSettings = EngineSettings()
     gateway: GatewaySettings = GatewaySettings()
+    limits: ApiLimits = ApiLimits()
+    supervisor: SupervisorSettings = SupervisorSettings()
 
 
-SECTIONS: Mapping[str, type[msgspec.Struct]] = {
+STRUCTS: Mapping[str, type[msgspec.Struct]] = {
     "": Settings,
     "executor": ExecutorSettings,
     "engine": EngineSettings,
     "gateway": GatewaySettings,
+    "limits": ApiLimits,
+    "supervisor": SupervisorSettings,
 }
 
 
@@ -54,29 +53,32 @@ def merge(
 ) -> Settings:
     """The settings tree out of all three sources; later ones win.
 
-    `flags` holds only what was given, by field name. Raises InvalidSetting, whose message
+    `flags` holds only what was given, by the options' keys. Raises InvalidSetting, whose message
     names the flag, the variable, or the file and its key.
     """
     path = file or environment.get("HEADWAY_CONFIG")
     values: dict[str, Value] = _from_file(Path(path)) if path else {}
     values |= _from_environment(environment)
-    for field, raw in flags.items():
-        option = BY_FIELD[field]
-        values[field] = _read(option, raw, f"--{option.name}")
+    for key, raw in flags.items():
+        option = BY_KEY[key]
+        values[key] = _read(option, raw, f"--{option.name}")
     return _build(values)
 
 
 def default_of(option: Option) -> object:
     """The value that stands when nobody sets the option."""
-    return getattr(SECTIONS[option.section](), option.field)
+    return getattr(STRUCTS[option.section](), option.field)
 
 
 def _build(values: Mapping[str, Value]) -> Settings:
-    parts: dict[str, dict[str, Value]] = {section: {} for section in SECTIONS}
-    for option in OPTIONS:
-        if option.field in values:
-            parts[option.section][option.field] = values[option.field]
-    sections = {name: msgspec.convert(parts[name], kind) for name, kind in SECTIONS.items() if name}
+    parts: dict[str, dict[str, Value]] = {section: {} for section in STRUCTS}
+    for key, value in values.items():
+        option = BY_KEY[key]
+        parts[option.section][option.field] = value
+    # The body is read under one limit, whoever checks it.
+    if "max_body_bytes" in parts["gateway"]:
+        parts["limits"]["max_body_bytes"] = parts["gateway"]["max_body_bytes"]
+    sections = {name: msgspec.convert(parts[name], kind) for name, kind in STRUCTS.items() if name}
     return msgspec.convert({**parts[""], **sections}, Settings)
 
 
@@ -91,20 +93,20 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Value]:
             continue
         if option is None:
             raise InvalidSetting(name, f"is not a setting{_did_you_mean(name, BY_VARIABLE)}")
-        found[option.field] = _read(option, raw, name)
+        found[option.key] = _read(option, raw, name)
     return found
 
 
 def _from_file(path: Path) -> dict[str, Value]:
     found: dict[str, Value] = {}
     for key, raw in _parse(path).items():
-        field = key.replace("-", "_") if isinstance(key, str) else str(key)
-        option = BY_FIELD.get(field)
+        name = str(key).replace("-", "_")
+        option = BY_KEY.get(name)
         where = f"{path}: {key}"
         if option is None:
-            raise InvalidSetting(where, f"is not a setting{_did_you_mean(field, BY_FIELD)}")
+            raise InvalidSetting(where, f"is not a setting{_did_you_mean(name, BY_KEY)}")
         if raw is not None:
-            found[field] = _read(option, raw, where)
+            found[name] = _read(option, raw, where)
     return found
 
 

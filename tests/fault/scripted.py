@@ -80,7 +80,7 @@ class ScriptedEngine:
         self._open[request.id] = request
         self._emitted[request.id] = 0
 
-    def cancel(self, request_id: str) -> list[Event]:
+    def cancel(self, request_id: str, now: Seconds) -> list[Event]:
         """Forget it."""
         if request_id not in self._open:
             return []

@@ -68,7 +68,7 @@ class Unsupported(InvalidRequest):
 
 
 class UnsupportedModality(InvalidRequest):
-    """Content other than text: images, audio, files."""
+    """A message holds an image, sound or file, which the model cannot take."""
 
     code = "unsupported_modality"
 

@@ -42,8 +42,11 @@ class Flights:
             await asyncio.wait((main,))
             if not main.cancelled():
                 return main.result()
-            if self._stop.done() and not any(task.done() for task in beside):
+            ended = [task for task in beside if task.done()]
+            if not ended:
                 raise self._stop.result()
+            for task in ended:
+                task.result()  # raises what the helper raised
             raise ClientGone
         finally:
             await _end([main, *beside])

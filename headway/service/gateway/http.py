@@ -20,6 +20,7 @@ MAX_DISCARD_BYTES = 64 * 1024 * 1024  # of a refused body, so that the client re
 MAX_DISCARD_S = 5.0
 NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._:/+=@-]")
 JSON = b"application/json"
+ABORT = "headway.abort"  # ASGI extension: drop the connection with all that is unsent
 
 
 class ClientGone(Exception):
@@ -38,6 +39,9 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._write_timeout = write_timeout
+        self._abort: Callable[[], None] = (
+            scope.get("extensions", {}).get(ABORT, {}).get("abort", _leave)
+        )
         self._body_is_read = False
         self.is_started = False
         sent = NOT_IN_AN_ID.sub("", self.header("x-request-id") or "")[:MAX_REQUEST_ID]
@@ -145,9 +149,14 @@ class Exchange:
             async with asyncio.timeout(self._write_timeout):
                 await self._send(message)
         except TimeoutError:
+            self._abort()  # closing would wait for ever for what is not read
             raise ClientGone from None
         except OSError:
             raise ClientGone from None
+
+
+def _leave() -> None:
+    """Where the server cannot drop a connection, it is left to the server."""
 
 
 def _too_large(max_bytes: int) -> BodyTooLarge:

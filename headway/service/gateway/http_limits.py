@@ -11,6 +11,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from headway.service.gateway.http import ABORT
 from headway.service.gateway.settings import GatewaySettings
 
 FRAMING_FACTOR = 8  # bytes of chunk sizes and the like allowed for each byte of body
@@ -75,6 +76,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self.other_bytes = 0
         self._expect_head()
         super().on_message_begin()
+        self.scope["extensions"] = {ABORT: {"abort": self.transport.abort}}
 
     def on_url(self, url: bytes) -> None:
         """Count the request line."""

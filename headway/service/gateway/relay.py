@@ -115,6 +115,8 @@ class Relay:
             self._admitter.started(request_id, of.num_choices, len(of.prompt))
         elif isinstance(event, Finished):
             unfinished.discard(of.id)
+            if not unfinished:  # before the answer's last bytes: its reader may ask again at once
+                self._admitter.finished(request_id, self._clock.now())
 
 
 async def merged(boxes: Mapping[str, Mailbox]) -> AsyncGenerator[Event]:

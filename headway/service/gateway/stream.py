@@ -21,12 +21,14 @@ class SseStream:
         self._clock = clock
         self._interval = keepalive_interval
         self._last_sent = clock.now()
+        self.has_begun = False
         self._turn = asyncio.Lock()  # a keepalive never comes between header and event
 
     async def send(self, events: bytes, *, is_last: bool = False) -> None:
         """Send whole events; raises ClientGone."""
         async with self._turn:
-            if not self._exchange.is_started:
+            if not self.has_begun:
+                self.has_begun = True
                 await self._exchange.start(200, HEADERS)
             await self._exchange.write(events, is_last=is_last)
             self._last_sent = self._clock.now()

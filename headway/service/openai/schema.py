@@ -83,13 +83,7 @@ class SharedFields(msgspec.Struct, frozen=True, kw_only=True):
 class ChatBody(SharedFields, frozen=True, kw_only=True):
     """Body of `/v1/chat/completions` and `/v1/chat`."""
 
-    messages: (
-        Annotated[
-            list[dict[str, Any]],
-            Meta(extra_json_schema={"items": {"$ref": "#/components/schemas/Message"}}),
-        ]
-        | None
-    ) = None
+    messages: list[dict[str, Any]] | None = None  # each is checked as a Message
     max_completion_tokens: (
         Annotated[Count, Meta(description="The newer name of `max_tokens`.")] | None
     ) = None
@@ -108,10 +102,7 @@ class CompletionBody(SharedFields, frozen=True, kw_only=True):
     prompt: (
         Annotated[
             str | list[str | int | list[int]],
-            Meta(
-                description="Text, a list of texts, a list of token ids, or a list of such lists.",
-                extra_json_schema={"examples": ["The capital of France is"]},
-            ),
+            Meta(description="Text, list of texts, list of token ids, or list of such lists."),
         ]
         | None
     ) = None

@@ -5,6 +5,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from headway.core.base.clock import Clock
 from headway.core.base.errors import HeadwayError
 from headway.core.base.units import Seconds
@@ -31,7 +33,7 @@ class Engine(Protocol):
         """Take a request; raises QueueFull or InvalidRequest and is left as it was."""
         ...
 
-    def cancel(self, request_id: str) -> list[Event]:
+    def cancel(self, request_id: str, now: Seconds) -> list[Event]:
         """End a request, if it is known, and free its blocks; its Finished, or nothing."""
         ...
 
@@ -121,6 +123,24 @@ class ProgressMeter:
             return self._num_steps, 0.0 if since is None else max(0.0, now - since)
 
 
+class DriverSettings(NamedTuple):
+    """How a driver runs its engine, and what the engine's memory consists of."""
+
+    depth: int = 0  # steps in flight while the next one is planned, 0 or 1
+    check_when_idle: bool = False
+    weight_bytes: int = 0
+    block_bytes: int = 0  # of one KV block
+
+    def with_memory(self, status: ReplicaStatus) -> ReplicaStatus:
+        """The engine counts blocks; here they get their size, and the weights are added."""
+        used = status.total_blocks - status.free_blocks - status.cached_blocks
+        return msgspec.structs.replace(
+            status,
+            memory_used=self.weight_bytes + used * self.block_bytes,
+            memory_budget=self.weight_bytes + status.total_blocks * self.block_bytes,
+        )
+
+
 class _InFlight(NamedTuple):
     plan: StepPlan
     submitted: Seconds
@@ -129,9 +149,9 @@ class _InFlight(NamedTuple):
 class Driver:
     """Runs one engine on one executor, in the thread that calls `run`.
 
-    depth is how many steps may be in flight while the next is planned: 0 plans each step
-    from the committed result of the one before. Whatever the engine or the executor raises
-    leaves `run`: a step that failed halfway has no known state to go on from.
+    At depth 0 each step is planned from the committed result of the one before. Whatever the
+    engine or the executor raises leaves `run`: a step that failed halfway has no known state
+    to go on from.
     """
 
     def __init__(
@@ -140,17 +160,15 @@ class Driver:
         executor: Executor,
         send: Callable[[StepReport], None],
         clock: Clock,
-        *,
-        depth: int = 0,
-        check_when_idle: bool = False,
+        settings: DriverSettings | None = None,
     ) -> None:
+        self._settings = settings or DriverSettings()
+        depth = self._settings.depth
         assert depth in (0, 1), f"depth {depth}: an executor takes two plans at most"
         self._engine = engine
         self._executor = executor
         self._send = send
         self._clock = clock
-        self._depth = depth
-        self._check_when_idle = check_when_idle
         self._inbox = Inbox()
         self._in_flight: deque[_InFlight] = deque()
         self._last_done = Seconds(0.0)
@@ -184,12 +202,12 @@ class Driver:
                 case Submit():
                     events += self._add(command.request)
                 case Cancel():
-                    events += self._engine.cancel(command.request_id)
+                    events += self._engine.cancel(command.request_id, self._clock.now())
                 case Stop():
                     self._stopping = True
         self.progress.inbox_emptied(self._clock.now(), has_work=self._engine.has_work())
         if events:
-            self._send(StepReport(events=tuple(events), status=self._engine.status()))
+            self._report(events)
 
     def _add(self, request: EngineRequest) -> list[Event]:
         try:
@@ -206,7 +224,7 @@ class Driver:
             self._executor.submit(plan)
         if not self._in_flight:
             return False
-        if plan is None or len(self._in_flight) > self._depth:
+        if plan is None or len(self._in_flight) > self._settings.depth:
             self._finish(self._in_flight.popleft())
         return True
 
@@ -216,22 +234,20 @@ class Driver:
         # Events made while planning (Started) travel with the step's own: one message a step.
         events = self._engine.take_events() + self._engine.commit(step.plan, result, now)
         self.progress.step_done(now, has_work=self._engine.has_work())
-        self._send(
-            StepReport(
-                events=tuple(events),
-                status=self._engine.status(),
-                step_s=now - max(step.submitted, self._last_done),
-            )
-        )
+        self._report(events, now - max(step.submitted, self._last_done))
         self._last_done = now
 
     def _idle(self) -> None:
         """Nothing to compute until a command comes."""
         if events := self._engine.take_events():
-            self._send(StepReport(events=tuple(events), status=self._engine.status()))
-        if self._check_when_idle:
+            self._report(events)
+        if self._settings.check_when_idle:
             self._engine.check()
         self._inbox.wait()
+
+    def _report(self, events: list[Event], step_s: float = 0.0) -> None:
+        status = self._settings.with_memory(self._engine.status())
+        self._send(StepReport(events=tuple(events), status=status, step_s=step_s))
 
 
 def refusal(request: EngineRequest, error: HeadwayError) -> Finished:

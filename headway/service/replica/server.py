@@ -16,6 +16,8 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
+import msgspec
+
 from headway.core.base.clock import Clock
 from headway.core.base.errors import StartError
 from headway.core.base.units import Seconds
@@ -27,7 +29,7 @@ from headway.core.messages.health import (
     ReplicaHello,
 )
 from headway.service.observe.log import place_of
-from headway.service.replica.driver import Driver, Engine
+from headway.service.replica.driver import Driver, DriverSettings, Engine
 from headway.service.wire.spec import Launch
 from headway.service.wire.zmq import ReplicaLink
 
@@ -45,6 +47,7 @@ class Loaded(NamedTuple):
     engine: Engine
     executor: Executor
     hello: ReplicaHello
+    block_bytes: int = 0  # of one KV block
 
 
 Load = Callable[[Launch, Callable[[LoadProgress], None]], Loaded]
@@ -83,17 +86,18 @@ class _Replica:
         try:
             loaded = load(launch, self._link.send)
             doing = "running"
-            spec = launch.spec
+            settings = DriverSettings(
+                depth=launch.spec.depth,
+                check_when_idle=launch.spec.check_when_idle,
+                weight_bytes=loaded.hello.weight_bytes,
+                block_bytes=loaded.block_bytes,
+            )
             self._driver = Driver(
-                loaded.engine,
-                loaded.executor,
-                self._link.send,
-                self._clock,
-                depth=spec.depth,
-                check_when_idle=spec.check_when_idle,
+                loaded.engine, loaded.executor, self._link.send, self._clock, settings
             )
             self._running.set()
-            self._link.send(loaded.hello)
+            status = settings.with_memory(loaded.hello.status)
+            self._link.send(msgspec.structs.replace(loaded.hello, status=status))
             log.info("replica_ready", extra={"load_s": loaded.hello.load_s})
             self._driver.run()
         except StartError as error:

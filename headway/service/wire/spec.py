@@ -22,10 +22,10 @@ class ReplicaSpec(msgspec.Struct, frozen=True, kw_only=True):
     model_path: str
     card: ModelCard
     engine: EngineSettings
-    dtype: str = "float32"
+    dtype: str = "auto"
     device: str = "cpu"
     threads: int | None = None  # None: the executor decides
-    attention: str | None = None  # None: the executor decides
+    attention: str = "sdpa"
     depth: int = 0  # steps in flight beside the one being committed, 0 or 1
     check_when_idle: bool = False  # run the engine's own consistency check: for debugging
     log_level: str = "info"
