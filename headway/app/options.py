@@ -160,6 +160,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "log-level", "", one_of("debug", "info", "warning", "error"), "Least level that is logged"
     ),
+    Option("log-json", "", switch, "Log lines as JSON objects", is_switch=True),
     Option(
         "seed",
         "",

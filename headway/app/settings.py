@@ -30,6 +30,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     served_model_name: tuple[str, ...] = ()
     cache_dir: str | None = None
     log_level: str = "info"
+    log_json: bool = False
     seed: int | None = None
     executor: ExecutorSettings = ExecutorSettings()
     engine: EngineSettings = EngineSettings()

@@ -28,7 +28,11 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def bind(settings: GatewaySettings) -> socket.socket:
-    """The listening socket; raises InvalidSetting when host or port cannot be had."""
+    """A socket for `HttpServer`; raises InvalidSetting when host or port cannot be had.
+
+    It does not listen yet: until there is a server, clients are refused instead of left
+    waiting.
+    """
     try:
         found = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -44,7 +48,6 @@ def bind(settings: GatewaySettings) -> socket.socket:
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         listener.bind(address)
-        listener.listen(BACKLOG)
         listener.setblocking(False)
     except OSError as error:
         listener.close()
@@ -83,10 +86,12 @@ class HttpServer(uvicorn.Server):
             http="httptools",
             ws="none",
             lifespan="off",
+            log_level="warning",
             log_config=None,
             access_log=False,
             proxy_headers=False,
             server_header=False,
+            backlog=BACKLOG,
             timeout_keep_alive=max(1, round(settings.idle_timeout)),
             timeout_graceful_shutdown=round(CLOSE_S),
         )
