@@ -31,6 +31,8 @@ def draw(row: Tensor, best: Tensor, best_ids: Tensor, sampling: Sampling, chance
         return _draw_unfiltered(row, float(best[0]), sampling.temperature, chance)
     total: float | None = None
     for width in (len(best), WIDER_CANDIDATES, len(row)):
+        if width < min(sampling.top_k, len(row)):
+            continue
         if width > len(best):
             best, best_ids = torch.topk(row, min(width, len(row)))
         values, ids = _best_first(best, best_ids)
@@ -68,7 +70,7 @@ def _num_kept(
 ) -> int | None:
     """How many of the candidates pass; None when there may be more than these.
 
-    weights  [K] best first, the first is 1
+    weights  [K] best first, the first is 1; K >= top-k, or the whole row
     total    mass of the row, when top-k does not cut within the candidates
     """
     is_decided = is_whole
@@ -76,8 +78,6 @@ def _num_kept(
         weights = weights[: sampling.top_k]
         total = float(weights.sum())
         is_decided = True
-    elif sampling.top_k > 0 and not is_whole:
-        return None
     assert total is not None, "the mass of the row is needed when top-k does not decide"
     kept = len(weights)
     if sampling.top_p < 1.0:
