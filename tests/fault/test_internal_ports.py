@@ -91,17 +91,20 @@ def send_or_be_cut_off(intruder: socket.socket, data: bytes) -> None:
         return
 
 
+def listening(pid: int) -> set[object]:
+    """Network addresses that a process accepts connections on."""
+    found = psutil.Process(pid).net_connections(kind="inet")
+    return {c.laddr for c in found if c.status == psutil.CONN_LISTEN or not c.raddr}
+
+
 def test_security_deserialization_01_nothing_listens_on_a_network() -> None:
     async def test() -> None:
+        before = listening(os.getpid())  # other tests of this run may have servers
         async with supervised() as supervisor:
             await supervisor.wait_ready()
-            for process in (psutil.Process(), psutil.Process(pid_of(supervisor))):
-                listening = [
-                    c
-                    for c in process.net_connections(kind="inet")
-                    if c.status == psutil.CONN_LISTEN
-                ]
-                assert listening == []
+            assert listening(pid_of(supervisor)) == set()
+            assert listening(os.getpid()) == before
+            assert len(sockets_of(supervisor)) == 2, "it is the files that it listens on"
 
     run(test())
 

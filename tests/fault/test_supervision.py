@@ -27,6 +27,7 @@ from tests.fault.processes import (
     CHILD,
     QUICK,
     ROOT,
+    STRICT,
     children,
     pid_of,
     supervised,
@@ -99,7 +100,7 @@ def test_gateway_health_01_a_killed_engine_fails_its_requests_at_once_and_comes_
 
 def test_gateway_health_01_a_stopped_engine_with_work_is_stalled_and_recovers() -> None:
     async def test() -> None:
-        async with supervised(step_s=0.002) as supervisor:
+        async with supervised(step_s=0.002, settings=STRICT) as supervisor:
             await supervisor.wait_ready()
             pid = pid_of(supervisor)
             mailbox = await streaming(supervisor)
@@ -108,7 +109,7 @@ def test_gateway_health_01_a_stopped_engine_with_work_is_stalled_and_recovers() 
                 stopped = time.monotonic()
                 view = await until_state(supervisor, ReplicaState.STALLED)
                 # Documented: within the limit and a tick; the rest is this machine's load.
-                assert time.monotonic() - stopped < QUICK.stall_after_s + 5.0
+                assert time.monotonic() - stopped < STRICT.stall_after_s + 5.0
                 assert "no sign of life" in view.reason
                 with pytest.raises(ReplicaNotReady):
                     supervisor.call(request("refused"))
@@ -124,7 +125,7 @@ def test_gateway_health_01_a_stopped_engine_with_work_is_stalled_and_recovers() 
 
 def test_gateway_health_01_a_step_that_never_ends_is_a_stall_although_the_process_lives() -> None:
     async def test() -> None:
-        async with supervised() as supervisor:
+        async with supervised(settings=STRICT) as supervisor:
             await supervisor.wait_ready()
             mailbox = supervisor.call(request(order=HANG))
             view = await until_state(supervisor, ReplicaState.STALLED)
@@ -137,7 +138,7 @@ def test_gateway_health_01_a_step_that_never_ends_is_a_stall_although_the_proces
 
 def test_gateway_health_01_an_engine_stalled_for_too_long_is_killed_and_started_again() -> None:
     async def test() -> None:
-        settings = msgspec.structs.replace(QUICK, stall_after_s=0.5, kill_after_s=0.5)
+        settings = msgspec.structs.replace(STRICT, kill_after_s=0.5)
         async with supervised(settings=settings) as supervisor:
             await supervisor.wait_ready()
             first = pid_of(supervisor)
@@ -153,14 +154,13 @@ def test_gateway_health_01_an_engine_stalled_for_too_long_is_killed_and_started_
 def test_gateway_health_01_an_idle_engine_is_never_called_stalled() -> None:
     async def test() -> None:
         seen: list[ReplicaView] = []
-        settings = msgspec.structs.replace(QUICK, stall_after_s=0.5)
         observers = Observers(on_state=seen.append)
-        async with supervised(settings=settings, observers=observers) as supervisor:
+        async with supervised(settings=STRICT, observers=observers) as supervisor:
             await supervisor.wait_ready()
             await answers(supervisor)
             idle_since = time.monotonic()
-            # Four limits long, with nothing to do.
-            await until(lambda: time.monotonic() - idle_since > 2.0, "it has idled for long")
+            # Three limits long, with nothing to do.
+            await until(lambda: time.monotonic() - idle_since > 3.0, "it has idled for long")
             assert [view.state for view in seen] == [ReplicaState.READY]
             assert supervisor.view().restarts == 0
             await answers(supervisor)

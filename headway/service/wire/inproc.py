@@ -4,6 +4,7 @@ Nothing restarts it: an engine that fails leaves the transport FAILED.
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -152,8 +153,7 @@ class InprocTransport:
 
 def _poster(event_loop: asyncio.AbstractEventLoop, take: Send) -> Send:
     def post(report: Report) -> None:
-        # A loop that has closed has no reader any more: the process is ending.
-        if not event_loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody reads any more
             event_loop.call_soon_threadsafe(take, report)
 
     return post
