@@ -1,6 +1,7 @@
 """A supervisor over real processes: deaths, stalls, failed starts, and nothing left behind."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import stat
@@ -231,6 +232,31 @@ def test_security_logs_01_a_crash_in_a_step_is_told_by_type_and_place_alone(
     assert "replica_failed exception=RuntimeError" in said
     assert SECRET not in said + caplog.text
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("folder", "cause"),
+    [
+        ("/nowhere", "cannot make a folder for sockets in /nowhere: No such file or directory"),
+        ("/tmp/" + "x" * 100, "is over 107 bytes; set TMPDIR to a folder with a shorter name"),
+    ],
+)
+def test_startup_config_01_a_temporary_folder_that_cannot_be_used_is_named(
+    folder: str, cause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", folder)
+    with contextlib.ExitStack() as made:
+        if folder != "/nowhere":
+            Path(folder).mkdir()
+            made.callback(Path(folder).rmdir)  # which fails if anything is left in it
+
+        async def test() -> None:
+            async with supervised() as supervisor:
+                with pytest.raises(StartError) as caught:
+                    await supervisor.wait_ready()
+                assert cause in caught.value.message
+
+        run(test())
 
 
 def test_a_replica_that_cannot_start_again_is_tried_again_and_again(
