@@ -1,1 +1,1 @@
-"""formats."""
+"""Weights on disk: reading, checking and expanding them to float32, without torch."""

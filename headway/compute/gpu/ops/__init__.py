@@ -1,1 +1,1 @@
-"""ops."""
+"""Operations on tensors: a readable reference each, fast variants beside it."""

@@ -1,0 +1,106 @@
+"""A pre-norm decoder with rotary positions, grouped heads and a gated MLP.
+
+The residual stream, norms, rotation, softmax and logits are float32; with bfloat16
+weights the inputs and outputs of the matrices and the KV pool are rounded to bfloat16.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+
+from headway.compute.gpu.attn.backend import StepAttention
+from headway.compute.gpu.kvpool.device import KvPool
+from headway.compute.gpu.ops.activation.reference import swiglu
+from headway.compute.gpu.ops.linear.reference import Head
+from headway.compute.gpu.ops.linear.registry import Linear
+from headway.compute.gpu.ops.norm.reference import rms_norm
+from headway.compute.gpu.ops.rope.reference import rope_angles, rotate_heads_
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerWeights:
+    """One layer; matrices that share their input are one."""
+
+    attention_norm: Tensor  # [C] float32
+    qkv: Linear  # C -> (H + 2G) * D
+    attention_output: Linear  # H * D -> C
+    mlp_norm: Tensor  # [C] float32
+    gate_up: Linear  # C -> 2 * inner, gate first
+    down: Linear  # inner -> C
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderWeights:
+    """All of a model's tensors, ready to compute with."""
+
+    embedding: Tensor  # [V, C]
+    layers: tuple[LayerWeights, ...]
+    output_norm: Tensor  # [C] float32
+    head: Head  # C -> V; may share its bytes with the embedding
+    inverse_frequencies: Tensor  # [rope_dim / 2] float64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderShape:
+    """What the weights' own shapes do not say."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    norm_eps: float
+    dtype: torch.dtype  # of matrices and of the KV pool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlatTokens:
+    """The tokens of a step, row after row, without padding."""
+
+    token_ids: Tensor  # [T] int64
+    positions: Tensor  # [T] int64
+    slots: Tensor  # [T] int64, where K and V of each token go
+
+
+class Decoder:
+    """Computes hidden states of a step's tokens, and logits of those asked for."""
+
+    def __init__(self, shape: DecoderShape, weights: DecoderWeights) -> None:
+        self._shape = shape
+        self._weights = weights
+
+    @property
+    def weights(self) -> DecoderWeights:
+        """What it computes with."""
+        return self._weights
+
+    def forward(self, tokens: FlatTokens, pool: KvPool, attention: StepAttention) -> Tensor:
+        """Write K and V of all tokens into the pool; returns [T, C] float32, not normalised."""
+        weights = self._weights
+        cos, sin = rope_angles(tokens.positions, weights.inverse_frequencies)
+        hidden = functional.embedding(tokens.token_ids, weights.embedding).float()
+        for index, layer in enumerate(weights.layers):
+            x = self._normalise(hidden, layer.attention_norm)
+            q, kv = self._rotated_heads(layer.qkv(x), cos, sin)
+            pool.write(index, tokens.slots, kv)
+            mixed = attention.attend(q, pool.layer(index))
+            hidden = hidden + layer.attention_output(mixed.flatten(1))
+            x = self._normalise(hidden, layer.mlp_norm)
+            hidden = hidden + layer.down(swiglu(layer.gate_up(x)))
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[S, C] of `forward`'s rows to [S, V] float32."""
+        weights = self._weights
+        return weights.head(rms_norm(hidden, weights.output_norm, self._shape.norm_eps))
+
+    def _normalise(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        return rms_norm(hidden, weight, self._shape.norm_eps).to(self._shape.dtype)
+
+    def _rotated_heads(self, qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """Views q [T, H, D] and kv [T, 2, G, D] of the product, q and k rotated in place."""
+        shape = self._shape
+        heads = qkv.unflatten(1, (-1, shape.head_dim))
+        rotate_heads_(heads[:, : shape.num_heads + shape.num_kv_heads], cos, sin)
+        kv = heads[:, shape.num_heads :].unflatten(1, (2, shape.num_kv_heads))
+        return heads[:, : shape.num_heads], kv

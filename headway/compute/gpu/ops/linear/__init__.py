@@ -1,0 +1,1 @@
+"""Matrices applied to rows."""
