@@ -237,7 +237,7 @@ def test_security_logs_01_a_crash_in_a_step_is_told_by_type_and_place_alone(
 @pytest.mark.parametrize(
     ("folder", "cause"),
     [
-        ("/nowhere", "cannot make a folder for sockets in /nowhere: No such file or directory"),
+        ("/nowhere", "cannot make a folder for sockets: [Errno 2] No such file"),
         ("/tmp/" + "x" * 100, "is over 107 bytes; set TMPDIR to a folder with a shorter name"),
     ],
 )

@@ -298,7 +298,7 @@ def socket_folder() -> Iterator[Path]:
         folder = tempfile.mkdtemp(prefix="headway-")  # mode 0700
     except OSError as error:
         raise StartError(
-            f"cannot make a folder for sockets in {tempfile.gettempdir()}: {error.strerror}; "
+            f"cannot make a folder for sockets: {error}; "
             f"set TMPDIR to a folder that can be written to"
         ) from error
     try:

@@ -2,14 +2,14 @@ from array import array
 
 import msgspec
 import pytest
+
+from headway.app.torch_replica import executor_settings, refuse_too_big, warm_up
 from headway.compute.gpu.runner.settings import (
     AttentionChoice,
     DeviceChoice,
     DtypeChoice,
     ExecutorSettings,
 )
-
-from headway.app.torch_replica import executor_settings, refuse_too_big, warm_up
 from headway.core.base.errors import InvalidSetting, NotEnoughMemory
 from headway.core.messages.step import StepPlan, StepResult
 from tests.fault.scripted import SPEC
