@@ -329,8 +329,11 @@ def test_stopping_between_two_starts_does_not_wait_for_the_next() -> None:
     run(test())
 
 
-def test_the_child_ends_when_its_server_is_killed() -> None:
+def test_the_child_ends_and_tidies_up_when_its_server_is_killed(
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also while a step hangs: its server cannot ask it to end any more."""
+    monkeypatch.setenv("TMPDIR", str(short_folder))
     server = subprocess.Popen(
         [sys.executable, str(CHILD.with_name("doomed_server.py"))],
         stdout=subprocess.PIPE,
@@ -341,17 +344,19 @@ def test_the_child_ends_when_its_server_is_killed() -> None:
         assert server.stdout is not None
         with server.stdout as lines:
             child = psutil.Process(int(lines.readline()))
-            assert child.ppid() == server.pid
-            server.kill()
-            server.wait()
-
-            async def test() -> None:
-                await until(lambda: has_ended(child), "the orphan has ended")
-
-            run(test())
+        assert child.ppid() == server.pid
+        assert len(list(short_folder.iterdir())) == 1
+        server.kill()
+        server.wait()
+        run(until_gone(child))
+        assert list(short_folder.iterdir()) == []
     finally:
         server.kill()
         server.wait()
+
+
+async def until_gone(process: psutil.Process) -> None:
+    await until(lambda: has_ended(process), "the orphan has ended")
 
 
 def has_ended(process: psutil.Process) -> bool:
@@ -359,19 +364,17 @@ def has_ended(process: psutil.Process) -> bool:
 
 
 def test_sockets_are_the_owners_alone_and_gone_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = Path(tempfile.mkdtemp(dir="/tmp"))  # short: a socket's path is limited
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(short_folder))
 
     async def test() -> None:
         async with supervised() as supervisor:
             await supervisor.wait_ready()
-            [inside] = folder.iterdir()
+            [inside] = short_folder.iterdir()
             assert stat.S_IMODE(inside.stat().st_mode) == 0o700
             modes = [stat.S_IMODE(path.stat().st_mode) for path in inside.iterdir()]
             assert modes == [0o600, 0o600]
 
     run(test())
-    assert list(folder.iterdir()) == []
-    folder.rmdir()
+    assert list(short_folder.iterdir()) == []
