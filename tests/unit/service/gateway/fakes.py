@@ -286,9 +286,13 @@ class Site:
         return found
 
     async def outcomes(self) -> dict[str, float]:
-        """Requests by outcome."""
+        """Requests by outcome, over all endpoints."""
         series = await self.metric("headway_requests_total")
-        return {key.split('outcome="')[1].split('"')[0]: value for key, value in series.items()}
+        found: dict[str, float] = {}
+        for key, value in series.items():
+            outcome = key.split('outcome="')[1].split('"')[0]
+            found[outcome] = found.get(outcome, 0) + value
+        return found
 
 
 def post(path: str, body: object, headers: Mapping[str, str]) -> bytes:
