@@ -2,7 +2,6 @@
 #
 # Variables:  ARGS="--port 9000"  options for serve, bench and the test targets
 #             PYTHON=python3.12   the interpreter that .venv is made with
-#             LONG=1              the long profile of the property tests (make prop)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -36,9 +35,10 @@ serve: .venv/.serve ## start the service: make serve ARGS="--port 9000"
 bench: .venv/.serve ## load a running server: make bench ARGS="--num-prompts 100"
 	@exec .venv/bin/headway bench serve $(ARGS)
 
-fmt: .venv/.dev ## rewrite the sources in the house format
-	$(PY) -m ruff format .
+fmt: .venv/.dev ## rewrite sources in the house format, and the pages made from code
 	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+	$(PY) tools/write_docs.py
 
 lint: .venv/.dev ## format and lint rules
 	$(PY) -m ruff format --check .
@@ -57,8 +57,8 @@ unit: .venv/.dev ## unit and conformance tests; branch coverage of headway.core
 	$(RUN_TESTS) "tests/unit tests/conformance" \
 	    --cov=headway.core --cov-branch --cov-report=term:skip-covered $(ARGS)
 
-prop: .venv/.dev ## property tests; LONG=1 for the long profile
-	HEADWAY_LONG=$(LONG) $(RUN_TESTS) "tests/property tests/replay" $(ARGS)
+prop: .venv/.dev ## property tests
+	$(RUN_TESTS) "tests/property tests/replay" $(ARGS)
 
 parity: .venv/.dev ## our numbers against transformers'
 	$(RUN_TESTS) tests/parity $(ARGS)
@@ -80,6 +80,7 @@ test: ## everything that CI runs, cheap checks first
 	@$(MAKE) lint types imports sizes
 	@$(MAKE) unit
 	@$(MAKE) prop
+	@$(RUN_TESTS) tests/soak $(ARGS)  # at a twentieth
 	@$(MAKE) parity
 	@$(MAKE) fault
 	@$(MAKE) e2e

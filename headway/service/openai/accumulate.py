@@ -39,6 +39,7 @@ class AnswerPlan(msgspec.Struct, frozen=True, kw_only=True):
     num_prompts: int = 1
     has_logprobs: bool = False
     skip_special: bool = True
+    include_stop: bool = False
     include_usage: bool = False
     echoes: tuple[Echo, ...] = ()
     is_scoring: bool = False
@@ -58,13 +59,16 @@ class Delta(NamedTuple):
 class Choice:
     """One choice as far as it has come."""
 
-    def __init__(self, index: int, tracker: EntryTracker | None, num_left: int) -> None:
+    def __init__(
+        self, index: int, tracker: EntryTracker | None, num_left: int, include_stop: bool
+    ) -> None:
         self.index = index
         self.pieces: list[str] = []
         self.entries: list[Entry] = []
         self.finish: FinishName | None = None
         self.stop_reason: str | int | None = None
         self._tracker = tracker
+        self._include_stop = include_stop
         self._num_left = num_left  # characters that have left, the echoed prompt included
         self._is_started = False
 
@@ -93,7 +97,9 @@ class Choice:
             self._tracker.add(scored)
         if event.finish_reason is not None:
             is_cut = event.finish_reason is FinishReason.STOP
-            return self._tracker.finish(self._num_left, is_cut)
+            is_kept = self._include_stop and event.stop_reason is not None
+            has_end_token = is_cut and not isinstance(event.stop_reason, str) and not is_kept
+            return self._tracker.finish(self._num_left, is_cut, has_end_token)
         # Entries without text wait for the next piece: no chunk is sent for them alone.
         return self._tracker.release(self._num_left) if event.text else []
 
@@ -148,7 +154,7 @@ class Accumulator:
         tracker = None
         if plan.has_logprobs:
             tracker = EntryTracker(self._tokenizer, plan.skip_special, num_echoed)
-        return Choice(index, tracker, num_echoed)
+        return Choice(index, tracker, num_echoed, plan.include_stop)
 
     def _head(self, prompt: int) -> tuple[str, list[Entry]] | None:
         if not self.plan.echoes:

@@ -62,8 +62,15 @@ class EntryTracker:
             out.append(self._pending.popleft().entry)
         return out
 
-    def finish(self, num_left: int, is_cut: bool) -> list[Entry]:
-        """All other entries; with `is_cut` less the bytes that are not in the text."""
+    def finish(self, num_left: int, is_cut: bool, has_end_token: bool) -> list[Entry]:
+        """All other entries; with `is_cut` less the bytes that are not in the text.
+
+        `has_end_token` says that the last token ended the choice and gave no text.
+        """
+        if has_end_token and self._pending:
+            last = self._pending.pop()
+            start = last.entry.offset
+            self._pending.append(_Pending(last.entry._replace(raw=b""), start, last.state))
         out = self.release(num_left)
         for entry, _, state in self._pending:
             raw = entry.raw

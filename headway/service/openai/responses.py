@@ -314,6 +314,7 @@ def completion_answer(
         num_prompts=len(request.prompts),
         has_logprobs=request.sampling.num_logprobs is not None,
         skip_special=request.sampling.skip_special_tokens,
+        include_stop=request.sampling.include_stop,
         include_usage=request.include_usage,
         echoes=echoes,
         is_scoring=request.is_scoring,
@@ -326,6 +327,7 @@ def _chat_plan(request: ChatRequest) -> AnswerPlan:
         n=request.n,
         has_logprobs=request.sampling.num_logprobs is not None,
         skip_special=request.sampling.skip_special_tokens,
+        include_stop=request.sampling.include_stop,
         include_usage=request.include_usage,
     )
 

@@ -32,7 +32,8 @@ class StepBatch:
         if self.plan.pending_rows:
             drawn = to_numpy(previous_draws)
             token_ids = token_ids.copy()
-            places = self.layout.offsets[to_numpy(self.plan.pending_rows)]
+            rows = to_numpy(self.plan.pending_rows)
+            places = self.layout.offsets[rows] + self.layout.num_tokens[rows] - 1
             token_ids[places] = drawn[to_numpy(self.plan.pending_from)]
         return FlatTokens(
             token_ids=torch.from_numpy(token_ids).to(self.positions.device),

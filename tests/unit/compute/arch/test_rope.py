@@ -1,0 +1,53 @@
+import math
+
+import msgspec
+import numpy as np
+import pytest
+
+from headway.compute.arch.rope import inverse_frequencies
+from headway.core.base.errors import ModelFileError
+from headway.core.base.model_card import RopeScaling, RopeScalingKind
+from tests.unit.compute.arch.test_llama import card
+
+PLAIN = card()
+
+
+def scaled(scaling: RopeScaling, factors: np.ndarray | None = None) -> np.ndarray:
+    return inverse_frequencies(msgspec.structs.replace(PLAIN, rope_scaling=scaling), factors)
+
+
+def test_frequencies_fall_from_one_by_equal_ratios() -> None:
+    found = inverse_frequencies(PLAIN, None)
+    assert found.shape == (32,)
+    assert found[0] == 1.0
+    assert np.allclose(found[1:] / found[:-1], 10_000 ** (-1 / 32))
+
+
+def test_linear_scaling_divides_all() -> None:
+    found = scaled(RopeScaling(kind=RopeScalingKind.LINEAR, factor=4.0))
+    assert np.allclose(found * 4, inverse_frequencies(PLAIN, None))
+
+
+def test_llama3_keeps_fast_pairs_and_stretches_slow_ones() -> None:
+    scaling = RopeScaling(kind=RopeScalingKind.LLAMA3, factor=8.0, original_context=1024)
+    plain = inverse_frequencies(PLAIN, None)
+    ratio = plain / scaled(scaling)
+    wavelengths = 2 * math.pi / plain
+    assert np.allclose(ratio[wavelengths < 1024 / 4], 1.0)
+    assert np.allclose(ratio[wavelengths > 1024], 8.0)
+    between = ratio[(wavelengths > 1024 / 4) & (wavelengths < 1024)]
+    assert len(between) > 2
+    assert ((between > 1.0) & (between < 8.0)).all()
+
+
+def test_factors_divide_and_replace_llama3_parameters() -> None:
+    factors = np.linspace(1, 8, 32, dtype=np.float32)
+    scaling = RopeScaling(kind=RopeScalingKind.LLAMA3, factor=8.0, original_context=1024)
+    want = inverse_frequencies(PLAIN, None) / factors
+    assert np.array_equal(inverse_frequencies(PLAIN, factors), want)
+    assert np.array_equal(scaled(scaling, factors), want)
+
+
+def test_an_unsupported_kind_is_refused() -> None:
+    with pytest.raises(ModelFileError, match="'yarn' is not supported"):
+        scaled(RopeScaling(kind=RopeScalingKind.YARN, factor=2.0))
