@@ -18,6 +18,7 @@ Header = tuple[bytes, bytes]
 MAX_REQUEST_ID = 128  # characters of a client's X-Request-Id that are kept
 MAX_DISCARD_BYTES = 64 * 1024 * 1024  # of a refused body, so that the client reads the answer
 MAX_DISCARD_S = 5.0
+MAX_PAUSE_S = 0.5  # in what is thrown away; a client that sends no more has read the answer
 NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._:/+=@-]")
 JSON = b"application/json"
 ABORT = "headway.abort"  # ASGI extension: drop the connection with all that is unsent
@@ -137,7 +138,8 @@ class Exchange:
         try:
             async with asyncio.timeout(MAX_DISCARD_S):
                 while left > 0:
-                    message = await self._receive()
+                    async with asyncio.timeout(MAX_PAUSE_S):
+                        message = await self._receive()
                     left -= len(message.get("body", b""))
                     if message["type"] == "http.disconnect" or not message.get("more_body"):
                         return

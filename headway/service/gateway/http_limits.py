@@ -15,6 +15,8 @@ from headway.service.gateway.http import ABORT
 from headway.service.gateway.settings import GatewaySettings
 
 FRAMING_FACTOR = 8  # bytes of chunk sizes and the like allowed for each byte of body
+LINGER_S = 1.0  # for which a refused client may go on sending, to read its answer
+LINGER_BYTES = 16 * 1024 * 1024
 REASONS = {
     400: ("This is not a well-formed HTTP/1.1 request.", "bad_request"),
     408: ("The request's header did not arrive in time.", "request_timeout"),
@@ -45,6 +47,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self.head_bytes = 0
         self.other_bytes = 0  # received since the message began and not part of its body
         self.refusal = 400
+        self.linger: asyncio.TimerHandle | None = None
 
     # uvicorn narrows the argument of asyncio.Protocol in the same way.
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -58,15 +61,19 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the timer with the connection."""
         self._head_is_here()
+        if self.linger is not None:
+            self.linger.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Parse what arrived; refuse what is over a limit."""
-        if self.transport.is_closing():
-            return
         self.other_bytes += len(data)
+        if self.linger is not None and self.other_bytes > LINGER_BYTES:
+            self.transport.abort()
+        if self.linger is not None or self.transport.is_closing():
+            return
         super().data_received(data)
-        if self.other_bytes > self.limits.max_header_bytes and not self.transport.is_closing():
+        if self.other_bytes > self.limits.max_header_bytes and self.linger is None:
             self._refuse(431)
 
     def on_message_begin(self) -> None:
@@ -129,10 +136,19 @@ class LimitedProtocol(HttpToolsProtocol):
     def _refuse(self, status: int) -> None:
         """Answer in OpenAI's error shape and close; just close inside another answer."""
         self._head_is_here()
+        if self.transport.is_closing():
+            return
         cycle = self.cycle
-        if cycle is None or cycle.response_complete or not cycle.response_started:
+        is_busy = cycle is not None and not cycle.response_complete
+        if not (is_busy and cycle.response_started):
             self.transport.write(_refusal(status))
-        self.transport.close()
+        if is_busy or status == 503:
+            self.transport.close()
+            return
+        # Closing at once would reset the connection under a client that is still sending,
+        # and take the answer with it: what still comes is thrown away for a moment.
+        self.transport.write_eof()
+        self.linger = self.loop.call_later(LINGER_S, self.transport.close)
 
 
 def _refusal(status: int) -> bytes:
