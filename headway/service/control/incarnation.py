@@ -41,6 +41,10 @@ class Listener(Protocol):
         """It is loading."""
         ...
 
+    def on_failed(self, failure: ReplicaFailed) -> None:
+        """It cannot start, or its loop has failed; its process ends next."""
+        ...
+
     def on_report(self, report: StepReport) -> None:
         """It has done a step, or refused or cancelled requests between two steps."""
         ...
@@ -64,7 +68,7 @@ class Incarnation:
         self._started = clock.now()
         self._process: ReplicaProcess | None = None
         self._killed_for: str | None = None
-        self._failure: ReplicaFailed | None = None
+        self.failure: ReplicaFailed | None = None
         self._ready_since: Seconds | None = None
         self.link = ServerLink(folder, name)
         self.pulse = Pulse(settings, self._started)
@@ -147,11 +151,11 @@ class Incarnation:
             return self._killed_for
         # One that failed has flushed its message; one that was killed leaves none.
         waited_s = 0.0 if code > 0 else LAST_WORDS_S
-        while self._failure is None and waited_s < LAST_WORDS_S:
+        while self.failure is None and waited_s < LAST_WORDS_S:
             await asyncio.sleep(POLL_S)
             waited_s += POLL_S
             self.link.drain()
-        return describe_exit(code) if self._failure is None else self._failure.message
+        return describe_exit(code) if self.failure is None else self.failure.message
 
     def _take(self, report: Report) -> None:
         match report:
@@ -167,7 +171,8 @@ class Incarnation:
                 self._ready_since = self._clock.now()
                 self._listener.on_hello(report, self._ready_since - self._started)
             case ReplicaFailed():
-                self._failure = report
+                self.failure = report
+                self._listener.on_failed(report)
             case LoadProgress():
                 self.pulse.heard()
                 self._listener.on_load(report)

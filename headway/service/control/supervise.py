@@ -11,7 +11,7 @@ from pathlib import Path
 from headway.core.base.clock import Clock
 from headway.core.base.errors import ReplicaNotReady, StartError
 from headway.core.base.units import Seconds
-from headway.core.messages.health import LoadProgress, ReplicaHello, StepReport
+from headway.core.messages.health import LoadProgress, ReplicaFailed, ReplicaHello, StepReport
 from headway.core.messages.path import Cancel, EngineRequest, Submit
 from headway.service.control.health import (
     Backoff,
@@ -34,7 +34,7 @@ def _ignore(_: object) -> None:
     """An observer that looks at nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observers:
     """Who wants to see what a replica tells; called on the event loop, must not block."""
 
@@ -152,6 +152,13 @@ class Supervisor:
         self._mailboxes.deliver(report.events)
         self._observers.on_report(report)
 
+    def on_failed(self, failure: ReplicaFailed) -> None:
+        """The process says that it is ending (called by its Incarnation).
+
+        Its requests fail now: freeing gigabytes may take it a while.
+        """
+        self._lose(failure.message)
+
     def _not_ready(self) -> ReplicaNotReady:
         view = self.view()
         return ReplicaNotReady(
@@ -221,6 +228,9 @@ class Supervisor:
 
     def _look_at(self, life: Incarnation) -> None:
         """Apply the stall rule."""
+        if life.failure is not None:
+            life.process.kill()  # it has said its last words; what it still does is tidying up
+            return
         state, verdict, about = self._lifecycle.state, life.judge(), {"pid": life.process.pid}
         if verdict is Verdict.HOPELESS:
             log.error("replica_hopeless", extra=about | {"why": life.pulse.explain()})
@@ -239,13 +249,15 @@ class Supervisor:
         code = life.process.exit_code
         assert code is not None, "it has not ended"
         self._restarts.died(life.ready_s())
+        self._lose(f"{describe_exit(code)} while it worked on the request")
+
+    def _lose(self, cause: str) -> None:
+        """What the process had is lost."""
         if self._stop_wanted.is_set():
-            return
-        if self._lifecycle.state is not ReplicaState.STARTING:
-            self._move(ReplicaState.STARTING, describe_exit(code))
-        self._mailboxes.fail_all(
-            f"{describe_exit(code)} while it worked on the request", self._retry_after()
-        )
+            return  # nothing is lost by surprise; `_run` fails what is still open
+        if self._lifecycle.state in (ReplicaState.READY, ReplicaState.STALLED):
+            self._move(ReplicaState.STARTING, cause)
+        self._mailboxes.fail_all(cause, self._retry_after())
 
     async def _pause(self, cause: str) -> None:
         """Wait before the next start, or until told to stop."""

@@ -48,7 +48,7 @@ def _text_of(content: object, param: str) -> str:
         return ""
     if isinstance(content, str):
         return content
-    if not isinstance(content, Sequence):
+    if not isinstance(content, list | tuple):
         raise InvalidRequest(
             f"{param} must be a string or an array of parts, got {_short(content)}", param=param
         )

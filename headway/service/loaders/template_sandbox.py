@@ -21,7 +21,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_BUILT = 1 << 20  # characters or elements that one expression may build
 MAX_EXPONENT = 64
-WIDTH = re.compile(r"\d{6,}|\*")  # widths in format strings that could build very much
+# Widths and precisions in format strings that could build very much.
+PERCENT_WIDTH = re.compile(r"%(?:\([^)]*\))?[-+ #0]*(?:\*|\d{6,}|\d*\.(?:\*|\d{6,}))")
+BRACES_WIDTH = re.compile(r"\{[^{}]*:[^{}]*\d{6,}")
 
 
 class TemplateRefusal(TemplateError):
@@ -74,11 +76,14 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         """A call whose whole numbers (widths, counts) are not huge."""
         for value in (*args, *kwargs.values()):
             _refuse_over(value, MAX_BUILT)
-        # `format` and `format_map` look for widths in the string that they belong to.
-        owner = getattr(obj, "__self__", None)
-        if isinstance(owner, str) and getattr(obj, "__name__", "").startswith("format"):
-            _refuse_wide(owner)
         return super().call(context, obj, *args, **kwargs)
+
+    def wrap_str_format(self, value: object) -> Callable[..., str] | None:
+        """The sandbox's own `str.format`, for strings without huge widths."""
+        wrapper = super().wrap_str_format(value)
+        if wrapper is not None and BRACES_WIDTH.search(str(getattr(value, "__self__", ""))):
+            raise SecurityError("a format string has a width over the limit")
+        return wrapper
 
 
 # The marks that chat_template puts around user text are lone surrogates; they must come
@@ -121,7 +126,7 @@ def _refuse_product(left: object, right: object) -> None:
 
 
 def _refuse_wide(form: str) -> None:
-    if WIDTH.search(form):
+    if PERCENT_WIDTH.search(form):
         raise SecurityError("a format string has a width over the limit")
 
 

@@ -201,20 +201,28 @@ def _byte_level(path: str, vocabulary: Vocabulary) -> Engine:
             f"metadata 'tokenizer.ggml.pre' is {pre[:60]!r}; supported: "
             + ", ".join(sorted(PRE_TOKENIZERS)),
         )
-    words = _words(vocabulary, frozenset({TokenType.NORMAL, TokenType.BYTE, TokenType.UNUSED}))
+    words = _words(vocabulary, frozenset(TokenType) - SPECIAL_TYPES)
+    engine_merges = _merges(path, vocabulary, words)
+    engine = Engine(BPE(words, engine_merges, ignore_merges=pre in WHOLE_WORDS_FIRST))
+    engine.pre_tokenizer = PRE_TOKENIZERS[pre]()
+    return engine
+
+
+def _merges(path: str, vocabulary: Vocabulary, words: dict[str, int]) -> list[tuple[str, str]]:
+    """The file's merges, less those that would make a control token or need one."""
+    known = set(vocabulary.tokens)
     merges: list[tuple[str, str]] = []
     for index, merge in enumerate(vocabulary.merges):
         left, _, right = merge.partition(" ")
-        if left not in words or right not in words or left + right not in words:
+        if not {left, right, left + right} <= known or not right:
             raise ModelFileError(
                 path,
                 f"metadata 'tokenizer.ggml.merges' element {index} is {merge[:60]!r}, which does "
                 "not join two tokens into a third; the file is damaged",
             )
-        merges.append((left, right))
-    engine = Engine(BPE(words, merges, ignore_merges=pre in WHOLE_WORDS_FIRST))
-    engine.pre_tokenizer = PRE_TOKENIZERS[pre]()
-    return engine
+        if left in words and right in words and left + right in words:
+            merges.append((left, right))
+    return merges
 
 
 def _byte_level_table(vocabulary: Vocabulary) -> tuple[bytes, ...]:

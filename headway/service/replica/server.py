@@ -9,6 +9,7 @@ The process ends with 0 after Stop, 1 when its loop failed, 2 when it could not 
 3 when its server has gone.
 """
 
+import gc
 import logging
 import os
 import signal
@@ -85,6 +86,9 @@ class _Replica:
         doing = "loading"
         try:
             loaded = load(launch, self._link.send)
+            # What was made while loading stays: the collector need not look at it again.
+            gc.collect()
+            gc.freeze()
             doing = "running"
             settings = DriverSettings(
                 depth=launch.spec.depth,
@@ -98,7 +102,7 @@ class _Replica:
             self._running.set()
             status = settings.with_memory(loaded.hello.status)
             self._link.send(msgspec.structs.replace(loaded.hello, status=status))
-            log.info("replica_ready", extra={"load_s": loaded.hello.load_s})
+            log.info("model_loaded", extra={"load_s": loaded.hello.load_s})
             self._driver.run()
         except StartError as error:
             self._link.send(ReplicaFailed(message=error.message, is_start_error=True))

@@ -11,8 +11,10 @@ import pytest
 from gguf import GGUFReader, GGUFWriter
 
 from headway.core.base.errors import ModelFileError
+from headway.service.loaders.chat_template import ChatTemplate
 from headway.service.loaders.gguf_header import MAX_ELEMENTS, read_header
 from headway.service.loaders.model_files import open_model
+from headway.service.loaders.tokenizer_files import build_tokenizer
 from tests.unit.service.loaders.samples import replace, tiny, write
 
 COUNTS = struct.Struct("<4sIQQ")
@@ -29,7 +31,9 @@ def text(value: str) -> bytes:
 
 def problem_of(path: str) -> str | None:
     try:
-        open_model(path)
+        model = open_model(path)
+        ChatTemplate(model)
+        build_tokenizer(model).encode("hello 1", add_special=True, parse_special=True)
     except ModelFileError as error:
         return error.message
     return None
@@ -176,7 +180,14 @@ def test_a_wrong_alignment_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_cut_and_flip_gives_a_model_file_error_or_a_model(tmp_path: Path) -> None:
-    whole = Path(tiny(tmp_path / "whole.gguf")).read_bytes()
+    sample = tiny(
+        tmp_path / "whole.gguf",
+        lambda writer: writer.add_chat_template(
+            "{% for m in messages %}{{ m.content }}{% endfor %}"
+        ),
+        lambda writer: writer.add_bos_token_id(1),
+    )
+    whole = Path(sample).read_bytes()
     random = Random(2)
     target = tmp_path / "fuzzed.gguf"
     problems: list[str | None] = []
@@ -185,7 +196,7 @@ def test_every_cut_and_flip_gives_a_model_file_error_or_a_model(tmp_path: Path) 
         if round_ % 3 == 0:
             del content[random.randrange(len(content)) :]
         for _ in range(random.choice((0, 1, 1, 2, 8)) if content else 0):
-            place = random.randrange(min(len(content), 6000))
+            place = random.randrange(min(len(content), 9000))
             flipped = content[place] ^ 1 << random.randrange(8)
             content[place] = random.choice((0, 1, 255, flipped))
         target.write_bytes(content)

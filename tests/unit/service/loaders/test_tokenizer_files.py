@@ -233,6 +233,14 @@ def test_a_merge_that_joins_nothing_is_refused(tmp_path: Path, merge: str) -> No
         build_tokenizer(model)
 
 
+def test_no_merge_makes_a_control_token(tmp_path: Path) -> None:
+    model = tiny_model(
+        tmp_path, replace("tokenizer.ggml.merges", ["h e", "he ll"]), specials=["hell", "ll"]
+    )
+    ids = plain(build_tokenizer(model), "hell")
+    assert [model.vocabulary.tokens[i] for i in ids] == ["he", "l", "l"]
+
+
 def test_end_tokens_come_from_the_file_and_from_the_family(tmp_path: Path) -> None:
     def named(writer: GGUFWriter) -> None:
         writer.add_eos_token_id(3)
@@ -343,3 +351,10 @@ def test_characters_without_any_token_are_left_out(tmp_path: Path) -> None:
 
     tokenizer = sentence_piece(tmp_path, no_bytes)
     assert text_of(tokenizer, plain(tokenizer, "a世b")[1:]) == " ab"
+
+
+def test_the_documented_pre_tokenizers_are_those_there_are() -> None:
+    page = Path(__file__).parents[4] / "docs" / "templates.md"
+    named = regex.search(r"with the pre-tokenizers (.*?); and", page.read_text(), regex.S)
+    assert named
+    assert set(regex.findall(r"`([^`]+)`", named.group(1))) == set(PRE_TOKENIZERS)
