@@ -98,5 +98,6 @@ def test_what_does_not_finish_in_time_ends_with_an_error_never_a_bare_close() ->
                 assert (await task).status_code == 503
                 assert (await task).headers["retry-after"] == "1"
             assert sorted(here.replica.cancelled) == sorted(names)
+            assert await here.outcomes() == {"error": 3}
 
     run(scenario())
