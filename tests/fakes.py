@@ -69,8 +69,10 @@ class ScriptedExecutor:
     def collect(self) -> StepResult:
         """Runs the oldest plan."""
         plan, tables = self._submitted.popleft()
-        for copy in plan.copies:
-            self._pool[copy.target] = list(self._pool[copy.source])
+        copied = {copy.target: list(self._pool[copy.source]) for copy in plan.copies}
+        assert len(copied) == len(plan.copies), "two copies have one target"
+        for target, content in copied.items():
+            self._pool[target] = content
         inputs = list(plan.token_ids)
         offsets = [sum(plan.num_tokens[:row]) for row in range(len(plan.tables))]
         for row, draw in zip(plan.pending_rows, plan.pending_from, strict=True):

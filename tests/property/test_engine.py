@@ -1,5 +1,6 @@
 """The scheduler's invariants and the same-answer law, over random traffic."""
 
+import os
 from dataclasses import dataclass
 
 import pytest
@@ -10,6 +11,8 @@ from headway.core.engine.core import EngineCore
 from headway.core.messages.path import EngineRequest, FinishReason, Sampling
 from tests.drive import Drive
 from tests.fakes import ByteTokenizer, ScriptedExecutor, engine_settings, request
+
+EXAMPLES = 20 if os.environ.get("LONG") == "1" else 1  # times the usual number
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ def run(drive: Drive, case: Traffic) -> None:
 
 
 @pytest.mark.spec("E3")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=EXAMPLES * 150)
 @given(
     case=traffic(),
     depth=st.integers(0, 1),
@@ -104,7 +107,7 @@ def test_any_mix_gives_the_same_answers_as_each_request_alone(
     assert status.free_blocks + status.cached_blocks == status.total_blocks
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXAMPLES * 60)
 @given(case=traffic(), budget=st.integers(3, 24), blocks=st.integers(16, 40))
 def test_plans_keep_budget_cover_continuity_and_exclusive_write(
     case: Traffic, budget: int, blocks: int
@@ -134,7 +137,7 @@ def test_plans_keep_budget_cover_continuity_and_exclusive_write(
     run(drive, case)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=EXAMPLES * 30)
 @given(case=traffic())
 def test_the_same_traffic_gives_the_same_plans(case: Traffic) -> None:
     one, two = machine(num_blocks=20), machine(num_blocks=20)

@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from headway.core.kv.manager import KvManager
 from headway.core.kv.table import BlockGrid, BlockTable
 
-SIZE, NUM_BLOCKS, ROWS = 2, 10, 4
+SIZE, NUM_BLOCKS, ROWS, WIDTH = 2, 10, 4, 8
 # Few tokens and a common beginning, so that prefixes are shared, split and evicted a lot.
 PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=9)
 
@@ -16,7 +16,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.kv = KvManager(NUM_BLOCKS, SIZE, BlockGrid(ROWS, 8))
+        self.kv = KvManager(NUM_BLOCKS, SIZE, BlockGrid(ROWS, WIDTH))
         self.open: list[tuple[BlockTable, list[int]]] = []
         self.content: dict[int, tuple[int, ...]] = {}  # block -> all tokens up to its end
 
@@ -38,9 +38,9 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def fork(self, data: st.DataObject) -> None:
         parent, tokens = data.draw(st.sampled_from(self.open))
-        shared = data.draw(st.integers(0, len(tokens)))
+        shared = data.draw(st.integers(0, min(len(tokens), SIZE * WIDTH - 1)))
         child = self.kv.fork(parent, shared)
-        longer = [*tokens[:shared], *data.draw(PROMPTS)]
+        longer = [*tokens[:shared], *data.draw(PROMPTS)][: SIZE * WIDTH]
         copies = self.kv.grow(child, shared, len(longer))
         if copies is None:
             self.kv.close(child)

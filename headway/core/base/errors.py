@@ -3,7 +3,9 @@
 HeadwayError
 ├── ClientError                 the caller must change something            4xx
 │   ├── InvalidRequest          400, names the field
-│   │   └── PromptTooLong       400, code context_length_exceeded
+│   │   ├── PromptTooLong       400, code context_length_exceeded
+│   │   ├── Unsupported         400, code unsupported_parameter
+│   │   └── UnsupportedModality 400, code unsupported_modality
 │   ├── Unauthorized            401
 │   ├── NotFound                404, no such path
 │   │   └── ModelNotFound       404, code model_not_found
@@ -19,6 +21,7 @@ HeadwayError
 │   ├── ReplicaLost
 │   └── ReplicaNotReady
 ├── InternalError               our own bug, said without details           500
+├── BadFrame                    bytes between our processes that are no message: dropped
 └── StartError                  the process cannot start                    exit code 2
     ├── InvalidSetting          names the setting, its value and what to do
     ├── ModelFileError          names the file and the tensor or key
@@ -56,6 +59,18 @@ class PromptTooLong(InvalidRequest):
     """Prompt and answer do not fit the context; the message says both lengths."""
 
     code = "context_length_exceeded"
+
+
+class Unsupported(InvalidRequest):
+    """A known field, or a value of one, that this server cannot honour."""
+
+    code = "unsupported_parameter"
+
+
+class UnsupportedModality(InvalidRequest):
+    """A message holds an image, sound or file, which the model cannot take."""
+
+    code = "unsupported_modality"
 
 
 class Unauthorized(ClientError):
@@ -172,6 +187,12 @@ class InternalError(HeadwayError):
     """A bug of ours; the log has the details under the same request id."""
 
     code = "internal_error"
+
+
+class BadFrame(HeadwayError):
+    """Bytes on a wire between our own processes that are no message; the message quotes none."""
+
+    code = "bad_frame"
 
 
 class StartError(HeadwayError):

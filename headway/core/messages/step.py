@@ -15,7 +15,10 @@ from headway.core.messages.path import Sampling, TokenLogprob
 
 
 class BlockCopy(NamedTuple):
-    """Copy the KV of a whole block, all layers, before anything of the step is computed."""
+    """Copy the KV of a whole block, all layers, before anything of the step is computed.
+
+    All sources of a plan are read before any target is written; no two have one target.
+    """
 
     source: int
     target: int

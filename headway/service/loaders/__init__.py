@@ -1,1 +1,1 @@
-"""loaders."""
+"""Model files: headers, metadata, tokenizers, chat templates and the built-in model."""

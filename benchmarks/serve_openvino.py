@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Serves OpenVINO GenAI's continuous batching over HTTP, for side-by-side runs.
+
+python serve_openvino.py IR_DIR TOKENIZER_JSON PORT [--precision bf16|f32]
+"""
+
+from __future__ import annotations
+
+import argparse
+import queue
+import threading
+import time
+
+import numpy as np
+import openvino as ov
+import openvino_genai as genai
+from openai_stub import Emit, serve
+from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
+
+FINISHED = {
+    genai.GenerationStatus.FINISHED,
+    genai.GenerationStatus.IGNORED,
+    genai.GenerationStatus.STOP,
+    genai.GenerationStatus.CANCEL,
+}
+
+
+class OpenVinoEngine:
+    """OpenVINO GenAI's continuous batching behind the stub."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._tokenizer = Tokenizer.from_file(options.tokenizer)
+        scheduler = genai.SchedulerConfig()
+        scheduler.cache_size = options.cache_gib
+        scheduler.max_num_batched_tokens = options.batched_tokens
+        scheduler.enable_prefix_caching = True
+        scheduler.dynamic_split_fuse = True
+        properties = {
+            "INFERENCE_NUM_THREADS": options.threads,
+            "INFERENCE_PRECISION_HINT": options.precision,
+            "PERFORMANCE_HINT": "LATENCY",
+        }
+        if options.kv_precision:
+            properties["KV_CACHE_PRECISION"] = options.kv_precision
+        self._pipeline = genai.ContinuousBatchingPipeline(
+            options.model, scheduler, "CPU", properties
+        )
+        self._incoming: queue.SimpleQueue[tuple[str, int, bool, Emit]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def submit(self, prompt: str, max_tokens: int, ignore_eos: bool, emit: Emit) -> None:
+        """Hand one request to the engine's thread."""
+        self._incoming.put((prompt, max_tokens, ignore_eos, emit))
+
+    def _work(self) -> None:
+        active: dict[int, tuple[genai.GenerationHandle, DecodeStream, Emit, int]] = {}
+        next_id = 0
+        while True:
+            while not self._incoming.empty() or not active:
+                prompt, max_tokens, ignore_eos, emit = self._incoming.get()
+                ids = self._tokenizer.encode(prompt, add_special_tokens=False).ids
+                config = genai.GenerationConfig(
+                    max_new_tokens=max_tokens, do_sample=False, ignore_eos=ignore_eos
+                )
+                tensor = ov.Tensor(np.array([ids], dtype=np.int64))
+                handle = self._pipeline.add_request(next_id, tensor, config)
+                active[next_id] = (handle, DecodeStream(skip_special_tokens=False), emit, len(ids))
+                next_id += 1
+            self._pipeline.step()
+            for request_id, (handle, stream, emit, prompt_tokens) in list(active.items()):
+                finished = handle.get_status() in FINISHED
+                while handle.can_read():
+                    for output in handle.read().values():
+                        ids = list(output.generated_ids)
+                        text = "".join(stream.step(self._tokenizer, i) or "" for i in ids)
+                        emit(text, len(ids))
+                if finished:
+                    emit(None, prompt_tokens)
+                    del active[request_id]
+            time.sleep(0)  # lets the HTTP thread run
+
+
+def main() -> None:
+    """Load the model and serve it until ended."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("tokenizer")
+    parser.add_argument("port", type=int)
+    parser.add_argument("--precision", default="bf16", choices=("bf16", "f32", "f16"))
+    parser.add_argument("--kv-precision", help="e.g. u8, bf16 (default: OpenVINO's own choice)")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--cache-gib", type=int, default=4)
+    parser.add_argument("--batched-tokens", type=int, default=256)
+    options = parser.parse_args()
+    serve(OpenVinoEngine(options), options.port)
+
+
+if __name__ == "__main__":
+    main()

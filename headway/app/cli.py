@@ -1,0 +1,110 @@
+"""The command line: argument parsing only. What can go wrong at start is one line here."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from headway import __version__
+from headway.app.gateway import serve
+from headway.app.options import OPTIONS, SECTIONS, Option
+from headway.app.settings import default_of, merge
+from headway.core.base.errors import StartError
+
+EXIT_NOT_STARTED = 2
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Says what is wrong in one line, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with 2."""
+        print(f"{self.prog}: {message}; see {self.prog} --help", file=sys.stderr)
+        sys.exit(EXIT_NOT_STARTED)
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands but `bench`, whose own module declares its options."""
+    top = OneLineParser(prog="headway", description="An LLM inference service.")
+    commands = top.add_subparsers(dest="command", required=True, parser_class=OneLineParser)
+    serving = commands.add_parser(
+        "serve", help="serve a model over OpenAI's API", allow_abbrev=False
+    )
+    _add_serve(serving)
+    commands.add_parser("version", help="print the version")
+    commands.add_parser("bench", help="measure a running server (headway bench serve)")
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; the exit code: 0, or 2 with one line on stderr when it cannot start."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["bench"]:
+        return _bench(given[1:])
+    chosen = parser().parse_args(given)
+    if chosen.command == "version":
+        print(f"headway {__version__}")
+        return 0
+    return _serve(chosen)
+
+
+def _serve(chosen: argparse.Namespace) -> int:
+    flags = {name: value for name, value in vars(chosen).items() if name not in _NOT_OPTIONS}
+    if chosen.model_path is not None:
+        flags["model"] = chosen.model_path
+    try:
+        settings = merge(flags, os.environ, chosen.config)
+        return serve(settings)
+    except StartError as error:
+        print(f"headway serve: {' '.join(error.message.split())}", file=sys.stderr)
+        return EXIT_NOT_STARTED
+
+
+def _bench(arguments: Sequence[str]) -> int:
+    # Here and not above: its HTTP client and datasets are of no use to a server.
+    from headway.app.bench import add_arguments, run
+
+    top = OneLineParser(prog="headway bench", description="Measure a running server.")
+    commands = top.add_subparsers(dest="what", required=True, parser_class=OneLineParser)
+    add_arguments(commands.add_parser("serve", help="send requests and report latencies"))
+    return run(top.parse_args(arguments))
+
+
+_NOT_OPTIONS = frozenset({"command", "config", "model_path"})
+
+
+def _add_serve(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "model_path", nargs="?", metavar="MODEL", help="GGUF file to serve; the same as --model"
+    )
+    command.add_argument(
+        "--config", metavar="FILE", help="TOML or YAML file of settings [HEADWAY_CONFIG]"
+    )
+    groups = {section: command.add_argument_group(title) for section, title in SECTIONS.items()}
+    for option in OPTIONS:
+        _add_option(groups[option.section], option)
+
+
+def _add_option(group: argparse._ArgumentGroup, option: Option) -> None:
+    default = option.default or str(default_of(option))
+    unit = f" {option.unit}" if option.unit and not option.default else ""
+    text = f"{option.help} (default: {default}{unit}) [{option.variable}]".replace("%", "%%")
+    flag = f"--{option.name}"
+    if option.is_switch:
+        group.add_argument(
+            flag,
+            dest=option.key,
+            action=argparse.BooleanOptionalAction,
+            default=argparse.SUPPRESS,
+            help=text,
+        )
+    else:
+        group.add_argument(
+            flag,
+            dest=option.key,
+            default=argparse.SUPPRESS,
+            nargs="+" if option.takes_many else None,
+            metavar=option.name.rpartition("-")[2].upper(),
+            help=text,
+        )

@@ -1,0 +1,236 @@
+"""`headway serve`: one process with the HTTP side, which starts and watches the engine's."""
+
+import asyncio
+import contextlib
+import re
+import resource
+import socket
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import uvloop
+
+from headway import __version__
+from headway.app.settings import Settings
+from headway.core.engine.settings import check
+from headway.core.messages.health import LoadProgress, ReplicaHello
+from headway.service.control.supervise import Observers, Supervisor
+from headway.service.gateway.assemble import Assembled, GatewayNeeds, assemble
+from headway.service.gateway.encode import Encoder
+from headway.service.gateway.gauges import EngineTotals
+from headway.service.gateway.lifecycle import CLOSE_S, HttpServer, StopSignals, bind, url_of
+from headway.service.gateway.model import ServedModel
+from headway.service.gateway.settings import GatewaySettings
+from headway.service.loaders.builtin import fetch_builtin
+from headway.service.loaders.chat_template import ChatTemplate
+from headway.service.loaders.model_files import ModelFile, open_model
+from headway.service.loaders.progress import ConsoleProgress
+from headway.service.loaders.tokenizer_files import build_tokenizer
+from headway.service.observe import log
+from headway.service.observe.clock import SystemClock
+from headway.service.wire.spec import ReplicaSpec
+
+QUANT_SUFFIX = re.compile(r"[.-](I?Q\d\w*|B?F16|F32)$", re.IGNORECASE)
+OTHER_FILES = 128  # descriptors that are not client connections
+MOST_FILES = 65536
+TICK_S = 1.0
+END_NOW_S = 2.0  # for the engine's process after a second signal
+
+
+class Opened(NamedTuple):
+    """What was read and taken before anything slow began."""
+
+    settings: Settings
+    listener: socket.socket
+    model_file: ModelFile
+    encoder: Encoder
+    progress: ConsoleProgress
+
+
+def serve(settings: Settings) -> int:
+    """Serve until a signal; the exit code. Raises StartError when it cannot start."""
+    log.configure(settings.log_level, as_json=settings.log_json)
+    settings = msgspec.structs.replace(settings, gateway=fit_connections(settings.gateway))
+    listener = bind(settings.gateway)
+    progress = ConsoleProgress()
+    try:
+        cache = Path(settings.cache_dir) if settings.cache_dir else None
+        path = settings.model or fetch_builtin(progress, cache)
+        model_file = open_model(path)
+        check(settings.engine, model_file.card)
+        encoder = Encoder(
+            build_tokenizer(model_file), ChatTemplate(model_file), settings.gateway.encode_threads
+        )
+        opened = Opened(settings, listener, model_file, encoder, progress)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_run(opened))
+    finally:
+        progress.close()
+        listener.close()
+
+
+def fit_connections(settings: GatewaySettings) -> GatewaySettings:
+    """Allow this process as many open files as it may have, and no more connections than that."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if limit > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    most = max(1, min(settings.max_connections, max(limit, soft) - OTHER_FILES))
+    return msgspec.structs.replace(settings, max_connections=most)
+
+
+def served_names(settings: Settings, model_file: ModelFile) -> tuple[str, ...]:
+    """The names that were set, or the file's name without and with its type of weights."""
+    stem = Path(model_file.path).stem
+    return settings.served_model_name or tuple(dict.fromkeys((QUANT_SUFFIX.sub("", stem), stem)))
+
+
+def banner(url: str, name: str, hello: ReplicaHello, took_s: float) -> str:
+    """What a person needs to know once everything answers."""
+    return (
+        f"\nHeadway {__version__} is ready after {took_s:.1f} s\n"
+        f"  URL         {url}\n"
+        f"  model       {name} ({hello.executor})\n"
+        f"  context     {hello.max_model_len} tokens\n"
+        f"  KV cache    {hello.num_blocks * hello.block_size} tokens\n\n"
+        f"Try it:\n"
+        f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d "
+        f"""'{{"messages":[{{"role":"user","content":"What is the capital of France?"}}]}}'\n"""
+    )
+
+
+async def _run(opened: Opened) -> int:
+    return await _Process(opened).run()
+
+
+class _Process:
+    """The parts of a running server, from start to end."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._opened = opened
+        self._began = time.monotonic()
+        self._signals = StopSignals()
+        self._supervisor, self._parts = self._build()
+        self._server = HttpServer(self._parts.gateway, opened.settings.gateway, opened.listener)
+
+    async def run(self) -> int:
+        """Start, serve, end; raises StartError when the engine's first start fails."""
+        self._signals.install()
+        http = asyncio.create_task(self._server.run_until_stopped())
+        ticks = asyncio.create_task(self._tick())
+        try:
+            self._supervisor.start()
+            if await self._first_of(self._supervisor.wait_ready(), http):
+                self._show_ready()
+                await self._first_of(asyncio.Event().wait(), http)
+            await self._drain()
+        finally:
+            ticks.cancel()
+            self._server.stop()
+            await self._end_engine()
+            await asyncio.wait((http,), timeout=2 * CLOSE_S)
+            self._opened.encoder.close()
+        return 0
+
+    async def _first_of(self, work: Coroutine[Any, Any, object], http: asyncio.Task[None]) -> bool:
+        """Do the work unless a signal comes first; False when it did. Raises what fails."""
+        task = asyncio.ensure_future(work)
+        asked = asyncio.ensure_future(self._signals.asked.wait())
+        try:
+            await asyncio.wait((task, asked, http), return_when=asyncio.FIRST_COMPLETED)
+            if http.done():
+                http.result()
+            if task.done():
+                task.result()
+            return task.done() and not self._signals.asked.is_set()
+        finally:
+            task.cancel()
+            asked.cancel()
+
+    async def _drain(self) -> None:
+        """Let requests finish within the limit; a second signal ends that at once."""
+        gateway, timeout = self._parts.gateway, self._opened.settings.gateway.shutdown_timeout
+        gateway.drain()
+        landed = asyncio.ensure_future(gateway.landed())
+        insisted = asyncio.ensure_future(self._signals.insisted.wait())
+        try:
+            await asyncio.wait(
+                (landed, insisted), timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+            )
+            gateway.abort()
+            await asyncio.wait((landed,), timeout=CLOSE_S)
+        finally:
+            landed.cancel()
+            insisted.cancel()
+
+    async def _end_engine(self) -> None:
+        """No child is left after this: what does not stop in time is killed on the way out."""
+        stopping = asyncio.ensure_future(self._supervisor.stop())
+        insisted = asyncio.ensure_future(self._signals.insisted.wait())
+        await asyncio.wait((stopping, insisted), return_when=asyncio.FIRST_COMPLETED)
+        insisted.cancel()
+        if not stopping.done():
+            await asyncio.wait((stopping,), timeout=END_NOW_S)
+            stopping.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await stopping
+
+    async def _tick(self) -> None:
+        while True:
+            self._parts.gauges.tick()
+            await asyncio.sleep(TICK_S)
+
+    def _build(self) -> tuple[Supervisor, Assembled]:
+        settings, model_file = self._opened.settings, self._opened.model_file
+        clock, totals = SystemClock(), EngineTotals()
+        spec = ReplicaSpec(
+            model_path=model_file.path,
+            card=model_file.card,
+            engine=settings.engine,
+            dtype=settings.executor.dtype,
+            device=settings.executor.device,
+            threads=settings.executor.threads,
+            attention=settings.executor.attention,
+            log_level=settings.log_level,
+            log_json=settings.log_json,
+        )
+        observers = Observers(
+            on_report=lambda report: totals.observe(report.status, clock.now()),
+            on_load=self._show_load,
+        )
+        supervisor = Supervisor(spec, settings.supervisor, clock, observers)
+        model = ServedModel(
+            names=served_names(settings, model_file),
+            root=model_file.card.name,
+            vocab_size=model_file.card.vocab_size,
+            context_length=model_file.card.context_length,
+            created=int(time.time()),
+        )
+        needs = GatewayNeeds(
+            settings=settings.gateway,
+            api_limits=settings.limits,
+            engine=settings.engine,
+            seed=settings.seed,
+            model=model,
+            encoder=self._opened.encoder,
+            replica=supervisor,
+            totals=totals,
+            clock=clock,
+            version=__version__,
+        )
+        return supervisor, assemble(needs)
+
+    def _show_load(self, progress: LoadProgress) -> None:
+        if progress.stage == "weights" and self._supervisor.view().restarts == 0:
+            self._opened.progress("loading the weights", progress.done, progress.total)
+
+    def _show_ready(self) -> None:
+        self._opened.progress.close()
+        hello = self._supervisor.view().hello
+        if hello is not None:
+            name = served_names(self._opened.settings, self._opened.model_file)[0]
+            took_s = time.monotonic() - self._began
+            print(banner(url_of(self._opened.listener), name, hello, took_s), flush=True)

@@ -1,0 +1,332 @@
+"""Every option of `headway serve`, declared once.
+
+Flags, environment variables, keys of the file, the help text and docs/settings.md all
+come from `OPTIONS`. An option's place in the settings tree is `section`.`field`.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from headway.compute.gpu.runner.settings import AttentionChoice, DeviceChoice, DtypeChoice
+
+Value = str | int | float | bool | tuple[str, ...] | None
+SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?B)?", re.IGNORECASE)
+POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+TRUE = frozenset({"1", "true", "yes", "on"})
+FALSE = frozenset({"0", "false", "no", "off"})
+
+
+class Option(NamedTuple):
+    """One setting; `read` turns text or a file's value into the field's value.
+
+    `read` raises ValueError whose message completes "<where>: ...".
+    """
+
+    name: str  # the flag without its dashes
+    section: str
+    read: Callable[[object], Value]
+    help: str
+    unit: str = ""
+    default: str = ""  # how the docs say it, where the struct's own default does not
+    target: str = ""  # the struct's field, where its name is not the flag's
+    takes_many: bool = False
+    is_switch: bool = False
+
+    @property
+    def key(self) -> str:
+        """Name in a file and in what `merge` is given."""
+        return self.name.replace("-", "_")
+
+    @property
+    def field(self) -> str:
+        """Name in the section's struct."""
+        return self.target or self.key
+
+    @property
+    def variable(self) -> str:
+        """Name in the environment."""
+        return f"HEADWAY_{self.key.upper()}"
+
+
+def text(value: object) -> str:
+    """A non-empty string."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"must be text, got {value!r}")
+    return value
+
+
+def texts(value: object) -> tuple[str, ...]:
+    """A list of strings; text is split at commas."""
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list | tuple) or not items:
+        raise ValueError(f"must be a list of texts, got {value!r}")
+    return tuple(text(item).strip() for item in items)
+
+
+def secrets(value: object) -> tuple[str, ...]:
+    """The same for what must not be repeated in a message."""
+    try:
+        return texts(value)
+    except ValueError:
+        raise ValueError("must be a list of texts that are not empty") from None
+
+
+def whole(low: int, high: int | None = None) -> Callable[[object], int]:
+    """A reader of whole numbers from low to high."""
+
+    def read(value: object) -> int:
+        if isinstance(value, str) and re.fullmatch(r"[+-]?\d{1,18}", value.strip()):
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"must be a whole number, got {value!r}")
+        if value < low or (high is not None and value > high):
+            bounds = f"at least {low}" if high is None else f"from {low} to {high}"
+            raise ValueError(f"must be {bounds}, got {value}")
+        return value
+
+    return read
+
+
+def seconds(low: float) -> Callable[[object], float]:
+    """A reader of finite numbers of seconds from low up."""
+
+    def read(value: object) -> float:
+        if isinstance(value, str):
+            try:
+                value = float(value)
+            except ValueError:
+                raise ValueError(f"must be a number of seconds, got {value!r}") from None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"must be a number of seconds, got {value!r}")
+        if not low <= value <= 1e9:
+            raise ValueError(f"must be a number of seconds of at least {low:g}, got {value}")
+        return float(value)
+
+    return read
+
+
+def size(value: object) -> int:
+    """Bytes, plain or as 512M, 2G, 1.5GiB (powers of 1024)."""
+    if isinstance(value, str) and (match := SIZE.fullmatch(value.strip())):
+        value = int(float(match[1]) * 1024 ** POWERS[match[2].upper()])
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"must be a size such as 512M, 2G or a number of bytes, got {value!r}")
+    return value
+
+
+def switch(value: object) -> bool:
+    """True or false."""
+    lowered = value.strip().lower() if isinstance(value, str) else value
+    if isinstance(lowered, bool):
+        return lowered
+    if lowered in TRUE or lowered in FALSE:
+        return lowered in TRUE
+    raise ValueError(f"must be true or false, got {value!r}")
+
+
+def one_of(*choices: str) -> Callable[[object], str]:
+    """A reader of one of the given words."""
+
+    def read(value: object) -> str:
+        if not isinstance(value, str) or value not in choices:
+            raise ValueError(f"must be one of {', '.join(choices)}; got {value!r}")
+        return value
+
+    return read
+
+
+def context(value: object) -> int | str:
+    """A number of tokens, or "auto"."""
+    if value == "auto":
+        return "auto"
+    try:
+        return whole(2)(value)
+    except ValueError as error:
+        raise ValueError(f"must be 'auto' or a number of tokens: {error}") from None
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option("model", "", text, "GGUF file to serve", default="the built-in model"),
+    Option(
+        "served-model-name",
+        "",
+        texts,
+        "Names that clients may use for the model; the first one is shown",
+        default="the model's own name",
+        takes_many=True,
+    ),
+    Option("cache-dir", "", text, "Folder for downloaded models", default="the user's cache"),
+    Option(
+        "log-level", "", one_of("debug", "info", "warning", "error"), "Least level that is logged"
+    ),
+    Option("log-json", "", switch, "Log lines as JSON objects", is_switch=True),
+    Option(
+        "seed",
+        "",
+        whole(0, 2**63 - 1),
+        "Base of the seeds of requests that bring none",
+        default="random at every start",
+    ),
+    Option(
+        "dtype",
+        "executor",
+        one_of(*DtypeChoice),
+        "Type of weights, activations and KV cache; auto is float32 on CPUs, bfloat16 on GPUs",
+    ),
+    Option("device", "executor", one_of(*DeviceChoice), "Where the model runs"),
+    Option(
+        "attention",
+        "executor",
+        one_of(*AttentionChoice),
+        "How attention is computed; reference is for comparison and slow",
+    ),
+    Option(
+        "threads",
+        "executor",
+        whole(1, 4096),
+        "Threads that compute",
+        default="one a core that this process may use",
+    ),
+    Option(
+        "max-model-len",
+        "engine",
+        context,
+        "Prompt and answer together; auto shrinks it to what the memory holds",
+        unit="tokens",
+        default="the model's own context",
+    ),
+    Option("max-num-seqs", "engine", whole(1), "Most sequences in one step", unit="sequences"),
+    Option("max-num-batched-tokens", "engine", whole(1), "Most tokens in one step", unit="tokens"),
+    Option("block-size", "engine", whole(0), "Tokens in one KV block; a power of two", "tokens"),
+    Option(
+        "kv-cache-memory-bytes",
+        "engine",
+        size,
+        "Memory for the KV cache; 512M and 2G are understood",
+        unit="bytes",
+        default="decided from the free memory",
+    ),
+    Option(
+        "enable-prefix-caching",
+        "engine",
+        switch,
+        "Share the KV blocks of equal beginnings",
+        is_switch=True,
+    ),
+    Option(
+        "max-waiting-requests",
+        "engine",
+        whole(1),
+        "Most sequences that wait; n=4 counts as 4",
+        unit="sequences",
+    ),
+    Option(
+        "max-waiting-tokens",
+        "engine",
+        whole(1),
+        "Most prompt tokens that wait",
+        unit="tokens",
+        default="32 full contexts",
+    ),
+    Option("host", "gateway", text, "Address to listen on; 0.0.0.0 for every IPv4 one"),
+    Option("port", "gateway", whole(0, 65535), "Port to listen on; 0 takes a free one"),
+    Option(
+        "api-key",
+        "gateway",
+        secrets,
+        "Keys that clients must send as a bearer token for /v1",
+        default="none: open",
+        takes_many=True,
+    ),
+    Option(
+        "shutdown-timeout",
+        "gateway",
+        seconds(0),
+        "How long running requests may go on after SIGTERM",
+        "s",
+    ),
+    Option(
+        "keepalive-interval",
+        "gateway",
+        seconds(0),
+        "Silence on a stream after which a comment is sent; 0 sends none",
+        "s",
+    ),
+    Option(
+        "write-timeout",
+        "gateway",
+        seconds(0.01),
+        "How long a client may leave its answer unread before it counts as gone",
+        "s",
+    ),
+    Option(
+        "body-timeout", "gateway", seconds(0.01), "Time for a request's body to arrive (408)", "s"
+    ),
+    Option(
+        "header-timeout",
+        "gateway",
+        seconds(0.01),
+        "Time for a request's header to arrive (408)",
+        "s",
+    ),
+    Option(
+        "idle-timeout", "gateway", seconds(0.01), "Life of an idle connection between requests", "s"
+    ),
+    Option(
+        "live-timeout",
+        "gateway",
+        seconds(1),
+        "Time without progress of the engine after which /health is 503",
+        "s",
+    ),
+    Option("max-body-bytes", "gateway", size, "Largest request body (413)", "bytes"),
+    Option("max-header-bytes", "gateway", size, "Largest request header (431)", "bytes"),
+    Option("max-header-count", "gateway", whole(1), "Most header lines of a request (431)"),
+    Option("max-connections", "gateway", whole(1), "Most open connections (503)"),
+    Option("encode-threads", "gateway", whole(1, 64), "Threads that tokenize prompts"),
+    Option("max-messages", "limits", whole(1), "Most messages of a chat (400)"),
+    Option("max-prompts", "limits", whole(1), "Most prompts in one completion request (400)"),
+    Option("max-choices", "limits", whole(1), "Largest n (400)"),
+    Option("max-total-choices", "limits", whole(1), "Most prompts times n (400)"),
+    Option("max-stop-strings", "limits", whole(0), "Most stop strings (400)"),
+    Option("max-stop-chars", "limits", whole(1), "Longest stop string (400)", "characters"),
+    Option("max-stop-token-ids", "limits", whole(0), "Most stop token ids (400)"),
+    Option("max-logit-bias", "limits", whole(0), "Most entries of logit_bias (400)"),
+    Option("max-nesting", "limits", whole(1), "Deepest nesting in tool calls (400)", "levels"),
+    Option("max-name-chars", "limits", whole(1), "Longest model, user, cache_salt (400)"),
+    Option(
+        "stall-timeout",
+        "supervisor",
+        seconds(0.1),
+        "Pending work without a step, after which the server is not ready",
+        "s",
+        target="stall_after_s",
+    ),
+    Option(
+        "kill-timeout",
+        "supervisor",
+        seconds(0.1),
+        "How long the engine may stay stalled before it is killed and started again",
+        "s",
+        target="kill_after_s",
+    ),
+    Option(
+        "load-timeout",
+        "supervisor",
+        seconds(0.1),
+        "Silence of the engine while it loads, after which it is killed",
+        "s",
+        target="load_silence_s",
+    ),
+)
+SECTIONS: Mapping[str, str] = {
+    "": "Model and process",
+    "executor": "Execution",
+    "engine": "Engine",
+    "gateway": "HTTP server",
+    "limits": "Limits of one request",
+    "supervisor": "Supervision of the engine process",
+}
+BY_KEY = {option.key: option for option in OPTIONS}
+BY_VARIABLE = {option.variable: option for option in OPTIONS}

@@ -1,0 +1,152 @@
+"""Metrics computed at scrape time from what is known of the engine and the queue."""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from headway.core.base import metrics
+from headway.core.base.metrics import RATE_WINDOW_S
+from headway.core.base.units import Seconds
+from headway.core.messages.health import ReplicaStatus
+from headway.core.route.admit import Admitter
+from headway.service.gateway.meter import Meter
+from headway.service.observe.prometheus import Sample
+from headway.service.wire.transport import ReplicaState, Transport
+
+SAMPLE_S = 1.0  # the shortest time between two samples of the window
+TOTALS: Mapping[str, tuple[metrics.Metric, ...]] = {
+    "num_steps": (metrics.ENGINE_STEPS,),
+    "computed_prompt_tokens": (metrics.ENGINE_COMPUTED,),
+    "generated_tokens": (metrics.ENGINE_TOKENS,),
+    "prefix_queries": (metrics.VLLM_PREFIX_QUERIES,),
+    "prefix_hits": (metrics.VLLM_PREFIX_HITS,),
+    "preemptions": (metrics.PREEMPTIONS, metrics.VLLM_PREEMPTIONS),
+    "wasted_rows": (metrics.ENGINE_WASTED,),
+}
+
+
+class _Sampled(NamedTuple):
+    """The engine's totals at one moment, and the sequences of all steps so far."""
+
+    at: Seconds
+    totals: Mapping[str, int]
+    rows: int
+
+
+class EngineTotals:
+    """The engine's totals, kept growing over its restarts, and a window of their past."""
+
+    def __init__(self) -> None:
+        self._lost: dict[str, int] = dict.fromkeys(TOTALS, 0)  # by processes that have ended
+        self._last: dict[str, int] = dict.fromkeys(TOTALS, 0)
+        self._rows = 0  # sequences in all steps so far
+        self._window: deque[_Sampled] = deque()
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """What all processes of the engine have counted so far."""
+        return {name: self._lost[name] + self._last[name] for name in TOTALS}
+
+    def observe(self, status: ReplicaStatus, now: Seconds) -> None:
+        """Take the engine's latest status.
+
+        Called at every step, sizes of steps are exact; called less often, the steps in
+        between are taken to be as large as the last one.
+        """
+        fresh = {name: int(getattr(status, name)) for name in TOTALS}
+        if any(fresh[name] < self._last[name] for name in TOTALS):  # another process
+            self._lost = self.totals
+            self._last = dict.fromkeys(TOTALS, 0)
+        self._rows += status.last_step_rows * (fresh["num_steps"] - self._last["num_steps"])
+        self._last = fresh
+        if not self._window or now - self._window[-1].at >= SAMPLE_S:
+            self._window.append(_Sampled(now, self.totals, self._rows))
+        while len(self._window) > 2 and self._window[1].at <= now - RATE_WINDOW_S:
+            self._window.popleft()
+
+    def grown(self, name: str) -> int:
+        """By how much a total grew inside the window."""
+        return self.totals[name] - self._window[0].totals[name] if self._window else 0
+
+    def rate(self, name: str, now: Seconds) -> float:
+        """Growth a second inside the window."""
+        if not self._window or now <= self._window[0].at:
+            return 0.0
+        return self.grown(name) / max(now - self._window[0].at, SAMPLE_S)
+
+    def mean_step_rows(self) -> float:
+        """Mean number of sequences in a step inside the window."""
+        steps = self.grown("num_steps")
+        return (self._rows - self._window[0].rows) / steps if steps else 0.0
+
+
+class Gauges:
+    """A source of samples for the exporter; `tick` it about once a second.
+
+    `totals` may also be told of every step by whoever gets the engine's reports.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        admitter: Admitter,
+        meter: Meter,
+        totals: EngineTotals,
+        *,
+        has_prefix_cache: bool,
+    ) -> None:
+        self._transport = transport
+        self._admitter = admitter
+        self._meter = meter
+        self._totals = totals
+        self._has_prefix_cache = has_prefix_cache
+
+    def tick(self) -> None:
+        """Sample the engine, so that rates are right also between scrapes."""
+        status = self._transport.view().status
+        if status is not None:
+            self._totals.observe(status, self._meter.clock.now())
+
+    def samples(self) -> Iterator[Sample]:
+        """All values, as of now."""
+        self.tick()
+        yield from self._queue()
+        view = self._transport.view()
+        yield Sample(metrics.ENGINE_READY, float(view.state is ReplicaState.READY))
+        yield Sample(metrics.ENGINE_RESTARTS, view.restarts)
+        if view.status is not None:
+            yield from self._engine(view.status)
+        if view.hello is not None:
+            labels = {
+                "block_size": str(view.hello.block_size),
+                "num_gpu_blocks": str(view.hello.num_blocks),
+                "cache_dtype": view.hello.dtype,
+                "enable_prefix_caching": str(self._has_prefix_cache),
+            }
+            yield Sample(metrics.VLLM_CACHE_CONFIG, 1.0, labels)
+        for name, total in self._totals.totals.items():
+            for metric in TOTALS[name]:
+                yield Sample(metric, total)
+
+    def _queue(self) -> Iterator[Sample]:
+        yield Sample(metrics.QUEUE_LENGTH, self._admitter.num_waiting)
+        yield Sample(metrics.WAITING_TOKENS, self._admitter.waiting_tokens)
+        yield Sample(metrics.IN_FLIGHT, self._meter.num_open)
+        yield Sample(metrics.QUEUE_LIMIT_CHOICES, self._admitter.limits.max_choices)
+        yield Sample(metrics.QUEUE_LIMIT_TOKENS, self._admitter.limits.max_waiting_tokens)
+
+    def _engine(self, status: ReplicaStatus) -> Iterator[Sample]:
+        totals, now = self._totals, self._meter.clock.now()
+        queries = totals.grown("prefix_queries")
+        used = status.total_blocks - status.free_blocks - status.cached_blocks
+        yield Sample(metrics.VLLM_RUNNING, status.num_running)
+        yield Sample(metrics.VLLM_WAITING, status.num_waiting)
+        yield Sample(metrics.VLLM_KV_USAGE, _share(used, status.total_blocks))
+        yield Sample(metrics.MEMORY_UTILIZATION, _share(status.memory_used, status.memory_budget))
+        yield Sample(metrics.KV_CACHE_HIT_RATE, _share(totals.grown("prefix_hits"), queries))
+        yield Sample(metrics.GENERATION_THROUGHPUT, totals.rate("generated_tokens", now))
+        yield Sample(metrics.BATCH_SIZE_AVG, totals.mean_step_rows())
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0

@@ -1,0 +1,165 @@
+"""One HTTP exchange over ASGI: a request read within limits, an answer written within limits."""
+
+import asyncio
+import re
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+from urllib.parse import parse_qs
+
+from headway.core.base.errors import BodyTooLarge, SlowBody, UnsupportedMedia
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+MAX_REQUEST_ID = 128  # characters of a client's X-Request-Id that are kept
+MAX_DISCARD_BYTES = 64 * 1024 * 1024  # of a refused body, so that the client reads the answer
+MAX_DISCARD_S = 5.0
+MAX_PAUSE_S = 0.5  # in what is thrown away; a client that sends no more has read the answer
+NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._:/+=@-]")
+JSON = b"application/json"
+ABORT = "headway.abort"  # ASGI extension: drop the connection with all that is unsent
+
+
+class ClientGone(Exception):
+    """The client closed, reset or stopped reading; nobody is left to be answered."""
+
+
+class Exchange:
+    """One request and its answer; used by the task that serves it and its helpers."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, write_timeout: float) -> None:
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.id = uuid.uuid4().hex  # keys everything inside; unique whatever the client sends
+        self._raw_query: bytes = scope["query_string"]
+        self._headers: list[Header] = scope["headers"]
+        self._receive = receive
+        self._send = send
+        self._write_timeout = write_timeout
+        self._abort: Callable[[], None] = (
+            scope.get("extensions", {}).get(ABORT, {}).get("abort", _leave)
+        )
+        self._body_is_read = False
+        self.is_started = False
+        sent = NOT_IN_AN_ID.sub("", self.header("x-request-id") or "")[:MAX_REQUEST_ID]
+        self.shown_id = sent or self.id
+
+    def header(self, name: str) -> str | None:
+        """The first header of that name (lower case)."""
+        values = self.headers(name)
+        return values[0] if values else None
+
+    def headers(self, name: str) -> list[str]:
+        """All headers of that name (lower case), in order."""
+        wanted = name.encode("ascii")
+        return [value.decode("latin-1") for key, value in self._headers if key == wanted]
+
+    def query(self, name: str) -> str | None:
+        """The first non-empty value of a query parameter."""
+        values = parse_qs(self._raw_query.decode("latin-1"), max_num_fields=None).get(name)
+        return values[0] if values else None
+
+    async def body(self, max_bytes: int, timeout: float) -> bytes:
+        """The whole body.
+
+        Raises BodyTooLarge before it holds more than `max_bytes`, SlowBody, UnsupportedMedia
+        for a compressed one, ClientGone.
+        """
+        coding = (self.header("content-encoding") or "identity").strip().lower()
+        if coding not in {"identity", ""}:
+            raise UnsupportedMedia(
+                "The body is compressed, which is not read here. Send it without Content-Encoding."
+            )
+        declared = self.header("content-length")
+        if declared is not None and declared.isdigit() and int(declared[:20]) > max_bytes:
+            raise _too_large(max_bytes)
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._read(max_bytes)
+        except TimeoutError:
+            raise SlowBody(f"The body did not arrive within {timeout:g} seconds.") from None
+
+    async def _read(self, max_bytes: int) -> bytes:
+        parts = bytearray()
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            parts += message.get("body", b"")
+            if len(parts) > max_bytes:
+                raise _too_large(max_bytes)
+            if not message.get("more_body", False):
+                self._body_is_read = True
+                return bytes(parts)
+
+    async def until_gone(self) -> None:
+        """Return when the client has closed its side, or the answer is complete."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def start(self, status: int, headers: Iterable[Header]) -> None:
+        """Send the status line and the header, X-Request-Id added."""
+        self.is_started = True
+        named = (b"x-request-id", self.shown_id.encode("ascii"))
+        await self._write(
+            {"type": "http.response.start", "status": status, "headers": [*headers, named]}
+        )
+
+    async def write(self, data: bytes, *, is_last: bool = False) -> None:
+        """Send a part of the body whole; raises ClientGone when it is not read in time."""
+        await self._write({"type": "http.response.body", "body": data, "more_body": not is_last})
+
+    async def answer(
+        self, status: int, body: bytes, content_type: bytes = JSON, headers: Iterable[Header] = ()
+    ) -> None:
+        """Send a whole answer.
+
+        When the request's body was not read, it is thrown away for a while after the
+        answer, since closing at once would reset the connection under a client that is
+        still sending, and the answer with it.
+        """
+        unread = self.method in {"POST", "PUT", "PATCH"} and not self._body_is_read
+        closing = [(b"connection", b"close")] if unread else []
+        length = (b"content-length", str(len(body)).encode("ascii"))
+        await self.start(status, [(b"content-type", content_type), length, *closing, *headers])
+        if unread:
+            await self.write(body)
+            await self._discard()
+            await self.write(b"", is_last=True)
+        else:
+            await self.write(body, is_last=True)
+
+    async def _discard(self) -> None:
+        left = MAX_DISCARD_BYTES
+        try:
+            async with asyncio.timeout(MAX_DISCARD_S):
+                while left > 0:
+                    async with asyncio.timeout(MAX_PAUSE_S):
+                        message = await self._receive()
+                    left -= len(message.get("body", b""))
+                    if message["type"] == "http.disconnect" or not message.get("more_body"):
+                        return
+        except TimeoutError:
+            return
+
+    async def _write(self, message: Message) -> None:
+        try:
+            async with asyncio.timeout(self._write_timeout):
+                await self._send(message)
+        except TimeoutError:
+            self._abort()  # closing would wait for ever for what is not read
+            raise ClientGone from None
+        except OSError:
+            raise ClientGone from None
+
+
+def _leave() -> None:
+    """Where the server cannot drop a connection, it is left to the server."""
+
+
+def _too_large(max_bytes: int) -> BodyTooLarge:
+    return BodyTooLarge(f"The body is over the limit of {max_bytes} bytes. Send a shorter one.")

@@ -1,0 +1,163 @@
+"""What is measured of requests: one outcome each, their times and their tokens."""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from headway.core.base import metrics
+from headway.core.base.clock import Clock
+from headway.core.base.errors import (
+    ClientError,
+    HeadwayError,
+    QueueFull,
+    ReplicaNotReady,
+    ShuttingDown,
+    Unauthorized,
+)
+from headway.core.base.metrics import Outcome
+from headway.core.base.units import Seconds
+from headway.core.messages.path import EngineRequest, Event, Finished, FinishReason, Tokens
+from headway.service.observe.prometheus import Exporter
+
+log = logging.getLogger(__name__)
+
+FINISHED_REASONS: Mapping[FinishReason, str] = {
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.CANCELLED: "abort",
+    FinishReason.ERROR: "error",
+}
+OUTCOMES: Sequence[tuple[type[HeadwayError], Outcome]] = (
+    (Unauthorized, Outcome.UNAUTHORIZED),
+    (ClientError, Outcome.INVALID),
+    (QueueFull, Outcome.REJECTED_QUEUE_FULL),
+    (ShuttingDown, Outcome.REJECTED_SHUTTING_DOWN),
+    (ReplicaNotReady, Outcome.REJECTED_NOT_READY),
+)
+
+
+def outcome_of(error: HeadwayError) -> Outcome:
+    """How a request that met this error is counted."""
+    return next((outcome for kind, outcome in OUTCOMES if isinstance(error, kind)), Outcome.ERROR)
+
+
+class Meter:
+    """Counts requests into the exporter; one for the process."""
+
+    def __init__(self, exporter: Exporter, clock: Clock) -> None:
+        self.exporter = exporter
+        self.clock = clock
+        self.num_open = 0
+
+    def open(self, endpoint: str) -> "RequestMeter":
+        """A request came in at this endpoint."""
+        self.num_open += 1
+        return RequestMeter(self, endpoint)
+
+    def close(self, endpoint: str, outcome: Outcome) -> None:
+        """It ended; called once by its RequestMeter."""
+        self.num_open -= 1
+        self.exporter.add(metrics.REQUESTS, endpoint=endpoint, outcome=outcome.value)
+
+
+class _Part:
+    """One engine request of it."""
+
+    __slots__ = ("is_finished", "last_at", "num_prompt", "num_tokens")
+
+    def __init__(self, num_prompt: int) -> None:
+        self.num_prompt = num_prompt
+        self.num_tokens = 0
+        self.last_at: dict[int, Seconds] = {}  # choice -> replica clock of its last token
+        self.is_finished = False
+
+
+class RequestMeter:
+    """One request, from its arrival to its one outcome."""
+
+    def __init__(self, meter: Meter, endpoint: str) -> None:
+        self._meter = meter
+        self._endpoint = endpoint
+        self._arrived = meter.clock.now()
+        self._first_token_s: float | None = None
+        self._parts: dict[str, _Part] = {}
+        self._is_closed = False
+
+    def sent(self, requests: Sequence[EngineRequest]) -> None:
+        """These went to the engine for it."""
+        self._parts = {request.id: _Part(len(request.prompt)) for request in requests}
+
+    def saw(self, event: Event) -> None:
+        """An event of one of its engine requests."""
+        part = self._parts[event.request_id]
+        match event:
+            case Tokens():
+                self._saw_tokens(part, event)
+            case Finished():
+                self._saw_end(part, event)
+            case _:
+                pass
+
+    def close(self, outcome: Outcome, shown_id: str) -> None:
+        """The request ended; only the first call counts."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        took = self._meter.clock.now() - self._arrived
+        if outcome is Outcome.OK:
+            self._observe(metrics.E2E_MS, metrics.VLLM_E2E, took)
+        for part in self._parts.values():
+            if not part.is_finished:
+                self._count_end(
+                    FinishReason.CANCELLED if outcome is Outcome.CANCELLED else FinishReason.ERROR
+                )
+        self._meter.close(self._endpoint, outcome)
+        log.info(
+            "request_finished",
+            extra={
+                "request_id": shown_id,
+                "endpoint": self._endpoint,
+                "outcome": outcome.value,
+                "took_s": took,
+                "first_token_s": self._first_token_s,
+                "prompt_tokens": sum(part.num_prompt for part in self._parts.values()),
+                "completion_tokens": sum(part.num_tokens for part in self._parts.values()),
+            },
+        )
+
+    def _saw_tokens(self, part: _Part, event: Tokens) -> None:
+        exporter = self._meter.exporter
+        if self._first_token_s is None:
+            self._first_token_s = self._meter.clock.now() - self._arrived
+            self._observe(metrics.FIRST_TOKEN_MS, metrics.VLLM_FIRST_TOKEN, self._first_token_s)
+        if part.num_tokens == 0:
+            exporter.add(metrics.VLLM_PROMPT_TOKENS, part.num_prompt)
+        count = len(event.token_ids)
+        last = part.last_at.get(event.choice)
+        if last is not None and count:
+            gap = max(0.0, event.at - last) / count
+            exporter.observe(metrics.VLLM_INTER_TOKEN, gap, times=count)
+        part.last_at[event.choice] = event.at
+        part.num_tokens += count
+        exporter.add(metrics.VLLM_GENERATION_TOKENS, count)
+
+    def _saw_end(self, part: _Part, event: Finished) -> None:
+        exporter = self._meter.exporter
+        part.is_finished = True
+        self._count_end(event.reason)
+        usage = event.usage
+        # The engine may count an end token that brought no text and so no event.
+        unseen = max(0, usage.completion_tokens - part.num_tokens)
+        exporter.add(metrics.VLLM_GENERATION_TOKENS, unseen)
+        part.num_tokens += unseen
+        exporter.add(metrics.CACHED_TOKENS, usage.cached_tokens)
+        if event.reason in {FinishReason.STOP, FinishReason.LENGTH}:
+            exporter.observe(metrics.VLLM_QUEUE_TIME, usage.queue_s)
+            exporter.observe(metrics.VLLM_PREFILL_TIME, usage.prefill_s)
+            exporter.observe(metrics.VLLM_DECODE_TIME, usage.decode_s)
+
+    def _count_end(self, reason: FinishReason) -> None:
+        self._meter.exporter.add(metrics.VLLM_SUCCESS, finished_reason=FINISHED_REASONS[reason])
+
+    def _observe(self, ms: metrics.Metric, seconds: metrics.Metric, value: float) -> None:
+        self._meter.exporter.observe(ms, value * 1000.0)
+        self._meter.exporter.observe(seconds, value)

@@ -1,0 +1,64 @@
+"""The served model as clients see it: its names and what a request is checked against."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from headway.core.base.errors import ReplicaNotReady
+from headway.core.base.units import Seconds
+from headway.service.openai.answer_schema import ModelInfo, ModelList
+from headway.service.openai.resolve import ModelFacts, check_model_name
+from headway.service.wire.transport import ReplicaView
+
+
+class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of the model without its engine."""
+
+    names: tuple[str, ...]  # the first is the default and the one that is shown
+    root: str  # its name in its file
+    vocab_size: int
+    context_length: int  # tokens; the engine may have less
+    created: int  # Unix time at which this server began to serve it
+
+
+class Directory:
+    """Answers questions about the model, with what its running engine has said of itself."""
+
+    def __init__(self, model: ServedModel, view: Callable[[], ReplicaView]) -> None:
+        self.model = model
+        self._view = view
+
+    def name_for(self, asked: str | None) -> str:
+        """The name to answer under; raises ModelNotFound."""
+        return check_model_name(asked, self._facts(self.model.context_length))
+
+    def facts(self) -> ModelFacts:
+        """What a request is checked against; raises ReplicaNotReady before the engine loaded."""
+        view = self._view()
+        if view.hello is None:
+            raise ReplicaNotReady(
+                f"the engine is not ready: {view.reason}", Seconds(view.retry_after_s)
+            )
+        return self._facts(view.hello.max_model_len)
+
+    def listing(self) -> bytes:
+        """Body of /v1/models."""
+        return msgspec.json.encode(ModelList(data=[self._info(name) for name in self.model.names]))
+
+    def one(self, name: str) -> bytes:
+        """Body of /v1/models/{id}; raises ModelNotFound."""
+        return msgspec.json.encode(self._info(self.name_for(name)))
+
+    def _info(self, name: str) -> ModelInfo:
+        hello = self._view().hello
+        return ModelInfo(
+            id=name,
+            created=self.model.created,
+            max_model_len=hello.max_model_len if hello else self.model.context_length,
+            root=self.model.root,
+        )
+
+    def _facts(self, max_model_len: int) -> ModelFacts:
+        return ModelFacts(
+            names=self.model.names, max_model_len=max_model_len, vocab_size=self.model.vocab_size
+        )

@@ -1,0 +1,248 @@
+"""The ASGI application: finds what a request is for, answers it, and never lets one hang."""
+
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
+
+from headway.core.base import metrics
+from headway.core.base.clock import Clock
+from headway.core.base.errors import (
+    HeadwayError,
+    InternalError,
+    MethodNotAllowed,
+    NotFound,
+    ShuttingDown,
+)
+from headway.core.base.metrics import Outcome
+from headway.core.base.units import Seconds
+from headway.core.messages.path import Event
+from headway.core.route.admit import Admitter
+from headway.service.gateway.auth import KeyRing
+from headway.service.gateway.encode import Encoder
+from headway.service.gateway.flights import Flights
+from headway.service.gateway.generate import GENERATORS, Generator, Request
+from headway.service.gateway.http import ClientGone, Exchange, Header, Receive, Scope, Send
+from headway.service.gateway.meter import Meter, RequestMeter, outcome_of
+from headway.service.gateway.model import Directory
+from headway.service.gateway.pages import Condition, Pages
+from headway.service.gateway.relay import Relay
+from headway.service.gateway.settings import GatewaySettings
+from headway.service.gateway.stream import SseStream
+from headway.service.openai.errors import HIDDEN, public, to_response
+from headway.service.openai.limits import ApiLimits
+from headway.service.openai.responses import Answer, AnswerHead
+
+log = logging.getLogger(__name__)
+
+READS = frozenset({"GET", "HEAD"})
+PROTECTED = "/v1/"
+BIG_BODY = 64 * 1024  # bytes; longer ones are parsed in a thread, to keep the loop free
+
+
+class Parts(NamedTuple):
+    """What the application is made of; each part is owned by it from here on."""
+
+    settings: GatewaySettings
+    api_limits: ApiLimits
+    clock: Clock
+    admitter: Admitter
+    relay: Relay
+    encoder: Encoder
+    meter: Meter
+    directory: Directory
+    condition: Condition
+    pages: Pages
+    fingerprint: str  # of this build and model, for `system_fingerprint`
+
+
+class Gateway:
+    """Serves HTTP; made on the event loop that it runs on."""
+
+    def __init__(self, parts: Parts, wall_clock: Callable[[], float] = time.time) -> None:
+        self._parts = parts
+        self._wall_clock = wall_clock
+        self._keys = KeyRing(parts.settings.api_key)
+        self._flights = Flights()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI connection: an HTTP request, from its header to the end of its answer."""
+        assert scope["type"] == "http", scope["type"]
+        exchange = Exchange(scope, receive, send, self._parts.settings.write_timeout)
+        generator = GENERATORS.get(exchange.path)
+        try:
+            if generator is not None and exchange.method == "POST":
+                await self._generate(exchange, generator)
+            else:
+                await self._show(exchange, is_generator=generator is not None)
+        except ClientGone:
+            return
+
+    def drain(self) -> None:
+        """Take no new requests; those under way go on."""
+        settings, now = self._parts.settings, self._parts.clock.now()
+        self._parts.condition.stop_within(Seconds(settings.shutdown_timeout))
+        self._parts.admitter.drain(Seconds(now + settings.shutdown_timeout))
+
+    def abort(self) -> None:
+        """End the requests that are still under way with an error."""
+        self._flights.abort(
+            ShuttingDown("the server was stopped before the answer was complete", Seconds(1.0))
+        )
+
+    async def landed(self) -> None:
+        """Wait until no request is under way."""
+        await self._flights.landed()
+
+    async def _show(self, exchange: Exchange, *, is_generator: bool) -> None:
+        page = self._parts.pages.find(exchange.path)
+        try:
+            if page is None and not is_generator:
+                raise NotFound("There is nothing at this path; see /docs.")
+            if page is None or exchange.method not in READS:
+                allowed = "POST" if is_generator else "GET"
+                raise _NotThisMethod(exchange.method, allowed)
+            self._check_key(exchange)
+            status, body, content_type, headers = page(exchange)
+        except HeadwayError as error:
+            return await _refuse(exchange, error)
+        except Exception:
+            log.exception("page_failed", extra={"request_id": exchange.shown_id})
+            return await _refuse(exchange, InternalError(HIDDEN))
+        await exchange.answer(status, body, content_type, headers)
+
+    async def _generate(self, exchange: Exchange, generator: Generator) -> None:
+        """Answer one request to a generating endpoint, with exactly one outcome."""
+        meter = self._parts.meter.open(generator.name)
+        stream = SseStream(exchange, self._parts.clock, self._parts.settings.keepalive_interval)
+        try:
+            await self._answer(exchange, generator, stream, meter)
+        except HeadwayError as error:
+            meter.close(outcome_of(error), exchange.shown_id)
+            await _fail(exchange, stream, error)
+        except ClientGone:
+            raise
+        except Exception:
+            log.exception("request_failed", extra={"request_id": exchange.shown_id})
+            meter.close(Outcome.ERROR, exchange.shown_id)
+            await _fail(exchange, stream, InternalError(HIDDEN))
+        finally:  # counts if nothing above or in the sink did
+            meter.close(Outcome.CANCELLED, exchange.shown_id)
+
+    async def _answer(
+        self, exchange: Exchange, generator: Generator, stream: SseStream, meter: RequestMeter
+    ) -> None:
+        parts = self._parts
+        self._check_key(exchange)
+        request = await self._read(exchange, generator)
+        head = AnswerHead(
+            id=f"{generator.id_prefix}-{exchange.id}",
+            created=int(self._wall_clock()),
+            model=parts.directory.name_for(request.model),
+            system_fingerprint=parts.fingerprint,
+        )
+        sink = _Sink(exchange, stream if request.stream else None, meter)
+        await self._flights.run(
+            exchange,
+            self._relay(exchange, generator, request, head, sink, meter),
+            stream.keep_alive() if request.stream else None,
+        )
+
+    def _relay(
+        self,
+        exchange: Exchange,
+        generator: Generator,
+        request: Request,
+        head: AnswerHead,
+        sink: "_Sink",
+        meter: RequestMeter,
+    ) -> Coroutine[Any, Any, None]:
+        parts = self._parts
+        return parts.relay.run(
+            exchange.id,
+            request,
+            parts.directory.facts(),
+            lambda made: generator.answer(head, request, made, parts.encoder.tokenizer),
+            sink.take,
+            meter,
+        )
+
+    async def _read(self, exchange: Exchange, generator: Generator) -> Request:
+        settings, limits = self._parts.settings, self._parts.api_limits
+        body = await exchange.body(settings.max_body_bytes, settings.body_timeout)
+        model = exchange.query("model")
+        query = {} if model is None else {"model": model}
+        if len(body) > BIG_BODY:
+            request = await self._parts.encoder.run(lambda: generator.parse(body, query, limits))
+        else:
+            request = generator.parse(body, query, limits)
+        if request.unknown_fields:
+            exporter = self._parts.meter.exporter
+            exporter.add(metrics.UNKNOWN_FIELDS, len(request.unknown_fields))
+        return request
+
+    def _check_key(self, exchange: Exchange) -> None:
+        if exchange.path.startswith(PROTECTED):
+            self._keys.check(exchange.headers("authorization"))
+
+
+class _Sink:
+    """Where the events of one request go: into a stream, or into a whole answer.
+
+    A complete answer is counted before its last bytes leave, so that whoever has read it
+    also finds it in the metrics.
+    """
+
+    def __init__(self, exchange: Exchange, stream: SseStream | None, meter: RequestMeter) -> None:
+        self._exchange = exchange
+        self._stream = stream
+        self._meter = meter
+
+    async def take(self, answer: Answer, event: Event, prompt: int) -> None:
+        """Pass on what the event brings; raises the answer's failure."""
+        if self._stream is None:
+            answer.feed(event, prompt)
+            if answer.is_done:
+                body = answer.response()
+                self._meter.close(Outcome.OK, self._exchange.shown_id)
+                await self._exchange.answer(200, body)
+            return
+        data = answer.stream(event, prompt)
+        if answer.failure is not None:
+            raise answer.failure
+        if answer.is_done:
+            self._meter.close(Outcome.OK, self._exchange.shown_id)
+        if data:
+            await self._stream.send(data, is_last=answer.is_done)
+
+
+class _NotThisMethod(MethodNotAllowed):
+    """Carries what goes into the Allow header."""
+
+    def __init__(self, method: str, allowed: str) -> None:
+        super().__init__(f"{method} is not allowed here; use {allowed}.")
+        self.allowed = allowed
+
+
+async def _fail(exchange: Exchange, stream: SseStream, error: HeadwayError) -> None:
+    """Tell the client: as a plain answer, or as the last event of a stream that has begun."""
+    if stream.has_begun:
+        await stream.fail(public(error))
+    elif exchange.is_started:
+        raise ClientGone  # inside a whole answer nothing more can be said
+    else:
+        await _refuse(exchange, error)
+
+
+async def _refuse(exchange: Exchange, error: HeadwayError) -> None:
+    status, named, body = to_response(error)
+    headers: list[Header] = [
+        (name.encode("ascii"), value.encode("ascii"))
+        for name, value in named
+        if name != "content-type"
+    ]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if isinstance(error, _NotThisMethod):
+        headers.append((b"allow", error.allowed.encode("ascii")))
+    await exchange.answer(status, body, headers=headers)

@@ -1,0 +1,208 @@
+"""Chat messages to token ids, through the model file's own template.
+
+What a user writes must never become a control token, and all other ids must be those of
+the whole rendered text. So control tokens inside the messages are marked before rendering;
+afterwards an unmarked one is the template's own and becomes its id, a marked one is plain
+text, and each stretch between control tokens is encoded in one piece. The marks are two
+lone surrogates, which no valid text holds.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from jinja2 import TemplateError, TemplateSyntaxError
+from jinja2.environment import Template
+
+from headway.core.base.errors import InvalidRequest, ModelFileError
+from headway.core.text.tokenizer import Tokenizer
+from headway.service.loaders.chat_messages import Message, normalise
+from headway.service.loaders.model_files import ModelFile, Vocabulary
+from headway.service.loaders.template_sandbox import TemplateEnvironment, TemplateRefusal
+from headway.service.loaders.tokenizer_files import any_of, control_texts
+
+OPEN, CLOSE = "\ud800", "\udfff"  # around a control token written in a message
+MARKS = re.compile(f"[{OPEN}{CLOSE}]")
+MAX_RENDERED = 1 << 24  # characters
+
+CHATML = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def local_time() -> datetime:
+    """The wall clock in the machine's own zone."""
+    return datetime.now(tz=UTC).astimezone()
+
+
+class ChatTemplate:
+    """One model's template, compiled; safe to use from several threads at once.
+
+    A file without a template gets ChatML if its vocabulary has ChatML's turn tokens;
+    otherwise every chat is refused with a hint to /v1/completions. Raises ModelFileError
+    for a template that is not valid Jinja.
+    """
+
+    def __init__(self, model_file: ModelFile, now: Callable[[], datetime] = local_time) -> None:
+        vocabulary = model_file.vocabulary
+        controls = control_texts(vocabulary)
+        source = model_file.chat_template
+        if source is None and {"<|im_start|>", "<|im_end|>"} <= controls.keys():
+            source = CHATML
+        self.source = source
+        self._name = model_file.card.name
+        self._controls: Mapping[str, int] = controls
+        self._control_pattern = any_of(controls)
+        self._piece_pattern = _pieces(controls)
+        self._tails = _tails(controls)
+        self._constants = _constants(vocabulary)
+        self._template = None if source is None else _compile(model_file.path, source, now)
+
+    def encode(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        tokenizer: Tokenizer,
+        *,
+        add_generation_prompt: bool,
+    ) -> list[int]:
+        """Ids of the rendered chat, with exactly one BOS if the tokenizer adds one.
+
+        Raises InvalidRequest, with the message's index, for messages that cannot be
+        rendered; UnsupportedModality for parts that are not text.
+        """
+        marked = self._render_marked(messages, add_generation_prompt=add_generation_prompt)
+        ids: list[int] = []
+        for text, is_control in self._segments(marked):
+            if is_control:
+                ids.append(self._controls[text])
+            else:
+                ids += tokenizer.encode(text, add_special=False, parse_special=False)
+        bos = tokenizer.encode("", add_special=True, parse_special=False)
+        return ids if ids[: len(bos)] == bos else bos + ids
+
+    def render(
+        self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool
+    ) -> str:
+        """The rendered text, for showing; encoding it again is not safe."""
+        marked = self._render_marked(messages, add_generation_prompt=add_generation_prompt)
+        return MARKS.sub("", marked)
+
+    def _render_marked(
+        self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool
+    ) -> str:
+        source, template = self.source, self._template
+        if source is None or template is None:
+            raise InvalidRequest(
+                f"the model {self._name} has no chat template, so it takes no messages; send a "
+                "prompt to /v1/completions instead",
+                param="messages",
+            )
+        plain = normalise(messages, knows_developer="developer" in source)
+        marked: list[Message] = [
+            {key: self._mark(value) for key, value in message.items()} for message in plain
+        ]
+        for before, after in zip(plain, marked, strict=True):
+            after["role"] = before["role"]  # already one of a fixed list
+        return self._run(template, marked, add_generation_prompt=add_generation_prompt)
+
+    def _mark(self, value: object) -> object:
+        """The same value with every control token in its texts between marks."""
+        if isinstance(value, str):
+            return self._mark_text(value)
+        if isinstance(value, Mapping):
+            return {self._mark_text(str(key)): self._mark(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._mark(item) for item in value]
+        return value
+
+    def _mark_text(self, text: str) -> str:
+        if self._control_pattern is None:
+            return text
+        marked = self._control_pattern.sub(rf"{OPEN}\1{CLOSE}", text)
+        # A text that ends in the beginning of a control token must not be completed by
+        # what follows it in the rendered chat.
+        return marked + CLOSE if marked.endswith(self._tails) else marked
+
+    def _run(
+        self, template: Template, messages: list[Message], *, add_generation_prompt: bool
+    ) -> str:
+        parts: list[str] = []
+        length = 0
+        try:
+            for part in template.generate(
+                messages=messages,
+                tools=None,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+                **self._constants,
+            ):
+                length += len(part)
+                if length > MAX_RENDERED:
+                    raise InvalidRequest(
+                        f"the rendered chat is longer than {MAX_RENDERED} characters",
+                        param="messages",
+                    )
+                parts.append(part)
+        except TemplateRefusal as refusal:
+            raise InvalidRequest(
+                f"the model's chat template refuses these messages: {MARKS.sub('', str(refusal))}",
+                param="messages",
+            ) from None
+        except (
+            TemplateError, ArithmeticError, AttributeError, LookupError, MemoryError,
+            RecursionError, TypeError, ValueError,
+        ) as error:  # fmt: skip
+            raise InvalidRequest(
+                "the model's chat template cannot render these messages", param="messages"
+            ) from error
+        return "".join(parts)
+
+    def _segments(self, marked: str) -> list[tuple[str, bool]]:
+        """Stretches of plain text and the template's own control tokens, in order."""
+        segments: list[tuple[str, bool]] = []
+        plain: list[str] = []
+        # The pattern has one group, so odd pieces are what it found.
+        for index, piece in enumerate(self._piece_pattern.split(marked)):
+            if index % 2 == 0 or piece[0] in (OPEN, CLOSE):
+                plain.append(MARKS.sub("", piece))
+                continue
+            segments += [("".join(plain), False), (piece, True)]
+            plain = []
+        segments.append(("".join(plain), False))
+        return [(text, is_control) for text, is_control in segments if text]
+
+
+def _pieces(controls: Mapping[str, int]) -> re.Pattern[str]:
+    """Finds marked control tokens, lone marks and control tokens, in that order."""
+    own = any_of(controls)
+    found = own.pattern[1:-1] if own else "(?!)"
+    return re.compile(f"({OPEN}(?:{found}){CLOSE}|[{OPEN}{CLOSE}]|{found})")
+
+
+def _tails(controls: Mapping[str, int]) -> tuple[str, ...]:
+    return tuple({text[:end] for text in controls for end in range(1, len(text))})
+
+
+def _constants(vocabulary: Vocabulary) -> dict[str, str]:
+    ids = {
+        "bos_token": vocabulary.bos_id,
+        "eos_token": vocabulary.eos_id,
+        "pad_token": vocabulary.pad_id,
+        "unk_token": vocabulary.unknown_id,
+    }
+    return {name: vocabulary.text_of(token_id) for name, token_id in ids.items()}
+
+
+def _compile(path: str, source: str, now: Callable[[], datetime]) -> Template:
+    try:
+        return TemplateEnvironment(now).from_string(source)
+    except TemplateSyntaxError as error:
+        problem = f"line {error.lineno}: {error.message}"
+    except (SyntaxError, ArithmeticError, MemoryError, RecursionError, ValueError) as error:
+        problem = str(error) or "it is nested too deeply"
+    raise ModelFileError(
+        path, f"metadata 'tokenizer.chat_template' is not a valid template: {problem}"
+    )

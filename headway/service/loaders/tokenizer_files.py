@@ -1,0 +1,273 @@
+"""A tokenizer from a model file's own vocabulary, by way of the `tokenizers` library.
+
+The library does what is hot: cutting text into words and merging them. Control tokens are
+handled here: they are not in the library's vocabulary at all, so no text can become one
+unless the caller asks for it with `parse_special`.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from tokenizers import Tokenizer as Engine
+from tokenizers.models import BPE
+
+from headway.core.base.errors import InvalidRequest, ModelFileError
+from headway.service.loaders.model_files import ModelFile, TokenType, Vocabulary
+from headway.service.loaders.pre_tokenizers import PRE_TOKENIZERS, WHOLE_WORDS_FIRST
+
+SPACE = "\u2581"  # SentencePiece writes a space as this
+BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+SPECIAL_TYPES = frozenset({TokenType.UNKNOWN, TokenType.CONTROL})
+
+# Control tokens that end a turn or a text in the families served here. A file names one or
+# two of them by key; a model may still produce another of its family.
+END_NAMES = frozenset(
+    [
+        "<|im_end|>",
+        "<|endoftext|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|end_of_text|>",
+        "<|end|>",
+        "<end_of_turn>",
+    ]
+)
+
+
+def build_tokenizer(model_file: ModelFile) -> "FileTokenizer":
+    """The tokenizer that the file describes.
+
+    Raises ModelFileError for a kind, pre-tokenizer or merge that is not known. Takes a
+    quarter of a second for 50 thousand tokens.
+    """
+    vocabulary = model_file.vocabulary
+    path = model_file.path
+    if vocabulary.kind == "gpt2":
+        engine, table = _byte_level(path, vocabulary), _byte_level_table(vocabulary)
+    elif vocabulary.kind == "llama":
+        engine, table = _sentence_piece(path, vocabulary), _sentence_piece_table(vocabulary)
+    else:
+        raise ModelFileError(
+            path,
+            f"metadata 'tokenizer.ggml.model' is {vocabulary.kind[:60]!r}; supported: gpt2 "
+            "(byte-level BPE), llama (SentencePiece BPE)",
+        )
+    return FileTokenizer(vocabulary, engine, table)
+
+
+def adds_bos(vocabulary: Vocabulary) -> bool:
+    """Whether plain text begins with BOS: the file's word, or its family's habit."""
+    if vocabulary.bos_id is None:
+        return False
+    if vocabulary.add_bos is not None:
+        return vocabulary.add_bos
+    return vocabulary.kind == "llama" or vocabulary.pre in WHOLE_WORDS_FIRST
+
+
+def control_texts(vocabulary: Vocabulary) -> dict[str, int]:
+    """Every control token by its text; of two with one text the first."""
+    found: dict[str, int] = {}
+    for token_id, (text, kind) in enumerate(zip(vocabulary.tokens, vocabulary.types, strict=True)):
+        if kind in SPECIAL_TYPES and text:
+            found.setdefault(text, token_id)
+    return found
+
+
+def any_of(texts: Iterable[str]) -> re.Pattern[str] | None:
+    """A pattern with one group that finds any of the texts, the longest first."""
+    ordered = sorted(texts, key=lambda text: (-len(text), text))
+    return re.compile("(" + "|".join(map(re.escape, ordered)) + ")") if ordered else None
+
+
+class FileTokenizer:
+    """A `core.text.tokenizer.Tokenizer`; immutable, so safe to use from several threads.
+
+    Text that has no token (a byte missing from a byte-level vocabulary, a character without
+    byte fallback) is left out, as `transformers` does; it never becomes a control token.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, engine: Engine, table: tuple[bytes, ...]) -> None:
+        self._engine = engine
+        self._table = table
+        self._special = tuple(kind in SPECIAL_TYPES for kind in vocabulary.types)
+        self._eos_ids = _end_ids(vocabulary)
+        self._bos_id = vocabulary.bos_id if adds_bos(vocabulary) else None
+        self._is_sentence_piece = vocabulary.kind == "llama"
+        self._adds_space = self._is_sentence_piece and vocabulary.add_space_prefix
+        defined = {
+            text: token_id
+            for token_id, text in enumerate(vocabulary.tokens)
+            if vocabulary.types[token_id] == TokenType.USER_DEFINED and text
+        }
+        self._fixed: Mapping[str, int] = control_texts(vocabulary) | defined
+        self._plain_cut = any_of(defined)
+        self._full_cut = any_of(self._fixed)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids, those without a token included."""
+        return len(self._table)
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """The file's end of text first, then its other ends of text, turn and message."""
+        return self._eos_ids
+
+    @property
+    def bos_id(self) -> int | None:
+        """The id that `add_special` puts first; None when it puts none."""
+        return self._bos_id
+
+    def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Ids of `text`; see the protocol.
+
+        Tokens that the file calls user-defined are found in every text, control tokens
+        only with `parse_special`. Raises InvalidRequest for a lone surrogate.
+        """
+        check_text(text, None)
+        cut = self._full_cut if parse_special else self._plain_cut
+        ids: list[int] = []
+        # With one group, split gives text, token, text, token, ..., text.
+        for index, piece in enumerate(cut.split(text) if cut else (text,)):
+            if index % 2:
+                ids.append(self._fixed[piece])
+            elif piece:
+                ids += self._encode_words(piece)
+        if add_special and self._bos_id is not None and ids[:1] != [self._bos_id]:
+            ids.insert(0, self._bos_id)
+        return ids
+
+    def _encode_words(self, text: str) -> list[int]:
+        if self._is_sentence_piece:
+            text = (" " + text if self._adds_space else text).replace(" ", SPACE)
+        ids: list[int] = self._engine.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Bytes that the token stands for; a control token stands for its name."""
+        return self._table[token_id]
+
+    def is_special(self, token_id: int) -> bool:
+        """True for control tokens and the unknown token."""
+        return self._special[token_id]
+
+
+def check_text(text: str, param: str | None) -> None:
+    """Raise InvalidRequest, naming `param`, for text that UTF-8 cannot carry."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"the text has a lone surrogate at character {error.start}, which is not valid "
+            "Unicode; remove it",
+            param=param,
+        ) from None
+
+
+def _end_ids(vocabulary: Vocabulary) -> tuple[int, ...]:
+    named = (vocabulary.eos_id, vocabulary.eot_id, vocabulary.eom_id)
+    ids = [token_id for token_id in named if token_id is not None]
+    controls = control_texts(vocabulary)
+    ids += sorted(controls[text] for text in END_NAMES & controls.keys())
+    return tuple(dict.fromkeys(ids))
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's printable stand-in for each byte, by character.
+
+    Printable Latin-1 bytes stand for themselves; the others follow from U+0100 on.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(0x100) if byte not in set(printable)]
+    alphabet = {chr(byte): byte for byte in printable}
+    alphabet |= {chr(0x100 + index): byte for index, byte in enumerate(others)}
+    return alphabet
+
+
+def _words(vocabulary: Vocabulary, kinds: frozenset[int]) -> dict[str, int]:
+    """Tokens of the given types by text; of two with one text the first."""
+    found: dict[str, int] = {}
+    for token_id, (text, kind) in enumerate(zip(vocabulary.tokens, vocabulary.types, strict=True)):
+        if kind in kinds:
+            found.setdefault(text, token_id)
+    return found
+
+
+def _byte_level(path: str, vocabulary: Vocabulary) -> Engine:
+    pre = vocabulary.pre or "default"
+    if pre not in PRE_TOKENIZERS:
+        raise ModelFileError(
+            path,
+            f"metadata 'tokenizer.ggml.pre' is {pre[:60]!r}; supported: "
+            + ", ".join(sorted(PRE_TOKENIZERS)),
+        )
+    words = _words(vocabulary, frozenset(TokenType) - SPECIAL_TYPES)
+    engine_merges = _merges(path, vocabulary, words)
+    engine = Engine(BPE(words, engine_merges, ignore_merges=pre in WHOLE_WORDS_FIRST))
+    engine.pre_tokenizer = PRE_TOKENIZERS[pre]()
+    return engine
+
+
+def _merges(path: str, vocabulary: Vocabulary, words: dict[str, int]) -> list[tuple[str, str]]:
+    """The file's merges, less those that would make a control token or need one."""
+    known = set(vocabulary.tokens)
+    merges: list[tuple[str, str]] = []
+    for index, merge in enumerate(vocabulary.merges):
+        left, _, right = merge.partition(" ")
+        if not {left, right, left + right} <= known or not right:
+            raise ModelFileError(
+                path,
+                f"metadata 'tokenizer.ggml.merges' element {index} is {merge[:60]!r}, which does "
+                "not join two tokens into a third; the file is damaged",
+            )
+        if left in words and right in words and left + right in words:
+            merges.append((left, right))
+    return merges
+
+
+def _byte_level_table(vocabulary: Vocabulary) -> tuple[bytes, ...]:
+    alphabet = _byte_alphabet()
+    literal = SPECIAL_TYPES | {TokenType.USER_DEFINED}
+
+    def bytes_of(text: str, kind: int) -> bytes:
+        if kind in literal:
+            return text.encode()
+        try:
+            return bytes([alphabet[char] for char in text])
+        except KeyError:  # not written in the byte alphabet
+            return text.encode()
+
+    return tuple(map(bytes_of, vocabulary.tokens, vocabulary.types))
+
+
+def _sentence_piece(path: str, vocabulary: Vocabulary) -> Engine:
+    scores = vocabulary.scores
+    if scores is None:
+        raise ModelFileError(path, "metadata 'tokenizer.ggml.scores' is missing; convert it again")
+    words = _words(vocabulary, frozenset({TokenType.NORMAL, TokenType.BYTE}))
+    normal = _words(vocabulary, frozenset({TokenType.NORMAL}))
+    # The file has no merges, only a score for each token: the pair whose union has the best
+    # score is joined first. As ranks this is every way to halve every token, best score
+    # first; of equal ones the longer left half, as `transformers` converts such files.
+    ranked = [
+        (-scores[token_id], -cut, text)
+        for text, token_id in normal.items()
+        for cut in range(1, len(text))
+        if text[:cut] in normal and text[cut:] in normal
+    ]
+    ranked.sort(key=lambda item: item[:2])
+    merges = [(text[:-cut], text[-cut:]) for _, cut, text in ranked]
+    has_bytes = any(kind == TokenType.BYTE for kind in vocabulary.types)
+    return Engine(BPE(words, merges, byte_fallback=has_bytes, fuse_unk=True))
+
+
+def _sentence_piece_table(vocabulary: Vocabulary) -> tuple[bytes, ...]:
+    literal = SPECIAL_TYPES | {TokenType.USER_DEFINED}
+
+    def bytes_of(text: str, kind: int) -> bytes:
+        match = BYTE_TOKEN.fullmatch(text) if kind == TokenType.BYTE else None
+        if match:
+            return bytes([int(match.group(1), 16)])
+        return (text if kind in literal else text.replace(SPACE, " ")).encode()
+
+    return tuple(map(bytes_of, vocabulary.tokens, vocabulary.types))

@@ -1,0 +1,150 @@
+"""A checked request, its prompt ids and the model's facts to what the engine takes."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from headway.core.base.errors import InvalidRequest, ModelNotFound, PromptTooLong
+from headway.core.messages.path import EngineRequest, Sampling
+from headway.service.openai.schema import (
+    ChatRequest,
+    CompletionRequest,
+    ParsedRequest,
+    SamplingChoice,
+)
+
+
+class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What must be known of the served model to check a request against it."""
+
+    names: tuple[str, ...]  # served names; the first is the default
+    max_model_len: int  # tokens of prompt and answer together
+    vocab_size: int
+
+
+def check_model_name(name: str | None, facts: ModelFacts) -> str:
+    """The name to answer under; raises ModelNotFound, which lists the served ones."""
+    if name is None:
+        return facts.names[0]
+    if name not in facts.names:
+        raise ModelNotFound(
+            f"There is no model {name[:80]!r} here. Served: {', '.join(facts.names)}.",
+            param="model",
+        )
+    return name
+
+
+def check_against_model(request: ChatRequest | CompletionRequest, facts: ModelFacts) -> None:
+    """Ids of the request inside the vocabulary; raises InvalidRequest that names the first."""
+    top = facts.vocab_size - 1
+    for token_id, _ in request.sampling.logit_bias:
+        if token_id > top:
+            name = f"logit_bias.{token_id}"
+            raise InvalidRequest(f"'{name}': token ids of this model are 0 ... {top}.", param=name)
+    for i, token_id in enumerate(request.sampling.stop_token_ids):
+        if token_id > top:
+            raise _id_out_of_range(f"stop_token_ids[{i}]", token_id, top)
+    if isinstance(request, CompletionRequest):
+        for index, prompt in enumerate(request.prompts):
+            if isinstance(prompt, str) or max(prompt) <= top:
+                continue
+            at = next(i for i, token_id in enumerate(prompt) if token_id > top)
+            name = f"{_prompt_name(request, index)}[{at}]"
+            raise _id_out_of_range(name, prompt[at], top)
+
+
+def engine_requests(
+    request: ChatRequest | CompletionRequest,
+    prompts: Sequence[Sequence[int]],
+    facts: ModelFacts,
+    request_id: str,
+    drawn_seed: int,
+) -> tuple[EngineRequest, ...]:
+    """One engine request a prompt, or an error and then none.
+
+    `prompts` are the token ids, one entry for a chat. With a seed of its own every prompt
+    samples as if it were sent alone; `drawn_seed` (0 ... 2**64 - 1) stands in for a missing
+    one, and differs from prompt to prompt. Raises InvalidRequest and PromptTooLong.
+    """
+    check_against_model(request, facts)
+    made = []
+    for index, prompt in enumerate(prompts):
+        name = _prompt_name(request, index)
+        if not prompt:
+            raise InvalidRequest(f"'{name}' is empty; send at least one token.", param=name)
+        seed = request.sampling.seed
+        made.append(
+            EngineRequest(
+                id=request_id if len(prompts) == 1 else f"{request_id}-{index}",
+                prompt=tuple(prompt),
+                sampling=_sampling(
+                    request,
+                    _max_tokens(request, name, len(prompt), facts.max_model_len),
+                    (drawn_seed + index) % 2**64 if seed is None else seed,
+                    facts.vocab_size,
+                ),
+                num_choices=request.n,
+                cache_salt=request.cache_salt,
+            )
+        )
+    return tuple(made)
+
+
+def _is_scoring(request: ParsedRequest) -> bool:
+    return isinstance(request, CompletionRequest) and request.is_scoring
+
+
+def _prompt_name(request: ParsedRequest, index: int) -> str:
+    if isinstance(request, CompletionRequest):
+        return f"prompt[{index}]" if request.prompt_is_list else "prompt"
+    return "messages"
+
+
+def _id_out_of_range(name: str, token_id: int, top: int) -> InvalidRequest:
+    shown = token_id if token_id < 10**20 else "a number of more than 20 digits"
+    return InvalidRequest(
+        f"'{name}' must be a token id of this model, 0 ... {top}, got {shown}.", param=name
+    )
+
+
+def _max_tokens(
+    request: ChatRequest | CompletionRequest, name: str, num_prompt: int, context: int
+) -> int:
+    """Tokens to generate, at least 1 and inside the context."""
+    left = context - num_prompt
+    asked = request.sampling.max_tokens
+    field = request.max_tokens_field
+    if left < 1:
+        raise PromptTooLong(
+            f"This model's maximum context length is {context} tokens, but '{name}' has "
+            f"{num_prompt}, which leaves none for the answer. Shorten it by at least {1 - left}.",
+            param=name,
+        )
+    if asked is not None and asked > left:
+        raise PromptTooLong(
+            f"This model's maximum context length is {context} tokens, but '{name}' has "
+            f"{num_prompt} and {field} asks for {asked}: {num_prompt + asked} in all. "
+            f"Shorten the prompt, or ask for at most {left}.",
+            param=field,
+        )
+    granted = left if asked is None else max(asked, 1)  # scoring: one is made and dropped
+    if request.sampling.min_tokens > granted:
+        raise InvalidRequest(
+            f"'min_tokens' ({request.sampling.min_tokens}) is over the {granted} tokens that "
+            f"the answer can have beside a prompt of {num_prompt}.",
+            param="min_tokens",
+        )
+    return granted
+
+
+def _sampling(request: ParsedRequest, max_tokens: int, seed: int, vocab_size: int) -> Sampling:
+    given: SamplingChoice = request.sampling
+    echo = isinstance(request, CompletionRequest) and request.echo
+    values = {name: getattr(given, name) for name in SamplingChoice.__struct_fields__}
+    values |= {
+        "max_tokens": max_tokens,
+        "seed": seed,
+        "top_k": given.top_k if given.top_k < vocab_size else 0,
+        "stop": () if _is_scoring(request) else given.stop,
+    }
+    return Sampling(prompt_logprobs=echo and given.num_logprobs is not None, **values)

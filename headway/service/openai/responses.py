@@ -1,0 +1,336 @@
+"""What the accumulated choices look like to a client: chat, completion and native form."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from headway.core.base.errors import HeadwayError
+from headway.core.messages.path import EngineRequest, Event
+from headway.core.text.tokenizer import Tokenizer
+from headway.service.openai import sse
+from headway.service.openai.accumulate import Accumulator, AnswerPlan, Choice, Delta, Echo
+from headway.service.openai.answer_schema import (
+    AnswerMessage,
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatDelta,
+    ChatLogprobs,
+    Completion,
+    CompletionChoice,
+    CompletionLogprobs,
+    NativeEvent,
+    UsageBody,
+)
+from headway.service.openai.errors import to_event
+from headway.service.openai.logprobs import (
+    Entry,
+    chat_logprobs,
+    completion_logprobs,
+    prompt_text,
+)
+from headway.service.openai.schema import ChatRequest, CompletionRequest
+
+_encode = msgspec.json.Encoder().encode
+
+
+class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
+    """What is the same in every part of an answer."""
+
+    id: str  # "chatcmpl-..." or "cmpl-..."
+    created: int  # Unix time in seconds
+    model: str  # the name the client used
+    system_fingerprint: str
+
+
+class AnswerFormat(Protocol):
+    """One form of answer; all methods are pure but for counting in the native one."""
+
+    def chunks(self, delta: Delta) -> list[bytes]:
+        """The delta as JSON of zero or more events."""
+        ...
+
+    def usage_chunk(self, usage: UsageBody) -> bytes:
+        """The event with the usage and no choices."""
+        ...
+
+    def whole(self, choices: Sequence[Choice], usage: UsageBody) -> bytes:
+        """The answer as one JSON body."""
+        ...
+
+
+class Answer:
+    """One request's answer: feed it every event, then either stream it or take it whole."""
+
+    def __init__(self, form: AnswerFormat, accumulator: Accumulator) -> None:
+        self._form = form
+        self._accumulator = accumulator
+
+    @property
+    def is_done(self) -> bool:
+        """True after the last event, or the first failure, of any prompt."""
+        return self._accumulator.is_done
+
+    @property
+    def failure(self) -> HeadwayError | None:
+        """What went wrong, if anything did."""
+        return self._accumulator.failure
+
+    @property
+    def usage(self) -> UsageBody:
+        """Tokens of all prompts that have ended so far."""
+        return self._accumulator.usage()
+
+    def feed(self, event: Event, prompt: int = 0) -> None:
+        """Take an event of that prompt, to be read by `response`."""
+        self._accumulator.feed(event, prompt)
+
+    def stream(self, event: Event, prompt: int = 0) -> bytes:
+        """Take an event of that prompt and give the bytes to send for it, possibly none.
+
+        The last ones end with [DONE], or are an error event without it. Nothing may be
+        fed once `is_done`.
+        """
+        deltas = self._accumulator.feed(event, prompt)
+        out = [sse.event(data) for delta in deltas for data in self._form.chunks(delta)]
+        if self.failure is not None:
+            out.append(to_event(self.failure))
+        elif self.is_done:
+            if self._accumulator.plan.include_usage:
+                out.append(sse.event(self._form.usage_chunk(self.usage)))
+            out.append(sse.DONE)
+        return b"".join(out)
+
+    def response(self) -> bytes:
+        """The whole answer as JSON; raises the failure if there was one."""
+        if self.failure is not None:
+            raise self.failure
+        return self._form.whole(self._accumulator.choices, self.usage)
+
+
+class ChatFormat:
+    """`/v1/chat/completions`: a role chunk, content chunks and a finish chunk a choice."""
+
+    def __init__(self, head: AnswerHead, tokenizer: Tokenizer, plan: AnswerPlan) -> None:
+        self._head = head
+        self._tokenizer = tokenizer
+        self._has_logprobs = plan.has_logprobs
+        self._no_usage: UnsetType | None = None if plan.include_usage else UNSET
+
+    def chunks(self, delta: Delta) -> list[bytes]:
+        """Entries ride on the content chunk, or on the finish chunk when there is no text."""
+        out = []
+        if delta.is_first:
+            role = ChatDelta(role="assistant", content="")
+            out.append(self._chunk(ChatChunkChoice(index=delta.choice, delta=role)))
+        entries = delta.entries
+        if delta.text:
+            gained = ChatDelta(content=delta.text)
+            choice = ChatChunkChoice(
+                index=delta.choice, delta=gained, logprobs=self._logprobs(entries)
+            )
+            out.append(self._chunk(choice))
+            entries = ()
+        if delta.finish is not None:
+            choice = ChatChunkChoice(
+                index=delta.choice,
+                delta=ChatDelta(),
+                logprobs=self._logprobs(entries) if entries else None,
+                finish_reason=delta.finish,
+                stop_reason=_or_unset(delta.stop_reason),
+            )
+            out.append(self._chunk(choice))
+        return out
+
+    def usage_chunk(self, usage: UsageBody) -> bytes:
+        """The last chunk before [DONE]."""
+        return self._body([], usage)
+
+    def whole(self, choices: Sequence[Choice], usage: UsageBody) -> bytes:
+        """A `chat.completion` object."""
+        made = [
+            ChatChoice(
+                index=choice.index,
+                message=AnswerMessage(content=choice.text),
+                logprobs=self._logprobs(choice.entries),
+                finish_reason=choice.finish,
+                stop_reason=_or_unset(choice.stop_reason),
+            )
+            for choice in choices
+        ]
+        head = self._head
+        return _encode(
+            ChatCompletion(
+                id=head.id,
+                created=head.created,
+                model=head.model,
+                system_fingerprint=head.system_fingerprint,
+                choices=made,
+                usage=usage,
+            )
+        )
+
+    def _chunk(self, choice: ChatChunkChoice) -> bytes:
+        return self._body([choice], self._no_usage)
+
+    def _body(self, choices: list[ChatChunkChoice], usage: UsageBody | UnsetType | None) -> bytes:
+        head = self._head
+        return _encode(
+            ChatChunk(
+                id=head.id,
+                created=head.created,
+                model=head.model,
+                system_fingerprint=head.system_fingerprint,
+                choices=choices,
+                usage=usage,
+            )
+        )
+
+    def _logprobs(self, entries: Sequence[Entry]) -> ChatLogprobs | None:
+        if not self._has_logprobs:
+            return None
+        return ChatLogprobs(content=chat_logprobs(entries, self._tokenizer))
+
+
+class CompletionFormat:
+    """`/v1/completions`: text chunks and a finish chunk a choice."""
+
+    def __init__(self, head: AnswerHead, tokenizer: Tokenizer, plan: AnswerPlan) -> None:
+        self._head = head
+        self._tokenizer = tokenizer
+        self._has_logprobs = plan.has_logprobs
+        self._no_usage: UnsetType | None = None if plan.include_usage else UNSET
+
+    def chunks(self, delta: Delta) -> list[bytes]:
+        """Entries ride on the text chunk, or on the finish chunk when there is no text."""
+        out = []
+        entries = delta.entries
+        if delta.text:
+            choice = CompletionChoice(
+                index=delta.choice, text=delta.text, logprobs=self._logprobs(entries)
+            )
+            out.append(self._body([choice], self._no_usage))
+            entries = ()
+        if delta.finish is not None:
+            choice = CompletionChoice(
+                index=delta.choice,
+                text="",
+                logprobs=self._logprobs(entries) if entries else None,
+                finish_reason=delta.finish,
+                stop_reason=_or_unset(delta.stop_reason),
+            )
+            out.append(self._body([choice], self._no_usage))
+        return out
+
+    def usage_chunk(self, usage: UsageBody) -> bytes:
+        """The last chunk before [DONE]."""
+        return self._body([], usage)
+
+    def whole(self, choices: Sequence[Choice], usage: UsageBody) -> bytes:
+        """A `text_completion` object."""
+        made = [
+            CompletionChoice(
+                index=choice.index,
+                text=choice.text,
+                logprobs=self._logprobs(choice.entries),
+                finish_reason=choice.finish,
+                stop_reason=_or_unset(choice.stop_reason),
+            )
+            for choice in choices
+        ]
+        return self._body(made, usage)
+
+    def _body(self, choices: list[CompletionChoice], usage: UsageBody | UnsetType | None) -> bytes:
+        head = self._head
+        return _encode(
+            Completion(
+                id=head.id,
+                created=head.created,
+                model=head.model,
+                system_fingerprint=head.system_fingerprint,
+                choices=choices,
+                usage=usage,
+            )
+        )
+
+    def _logprobs(self, entries: Sequence[Entry]) -> CompletionLogprobs | None:
+        return completion_logprobs(entries, self._tokenizer) if self._has_logprobs else None
+
+
+class NativeFormat:
+    """`/v1/chat`: `{"token", "index", "finish_reason"}`, one choice, text only."""
+
+    def __init__(self, chat: ChatFormat) -> None:
+        self._chat = chat
+        self._num_events = 0
+
+    def chunks(self, delta: Delta) -> list[bytes]:
+        """One event for text, for the end, or for both at once."""
+        if not delta.text and delta.finish is None:
+            return []
+        event = NativeEvent(token=delta.text, index=self._num_events, finish_reason=delta.finish)
+        self._num_events += 1
+        return [_encode(event)]
+
+    def usage_chunk(self, usage: UsageBody) -> bytes:
+        """As in chat; the parser refuses to ask for it."""
+        return self._chat.usage_chunk(usage)
+
+    def whole(self, choices: Sequence[Choice], usage: UsageBody) -> bytes:
+        """As in chat; for logs and tests, `/v1/chat` always streams."""
+        return self._chat.whole(choices, usage)
+
+
+def chat_answer(head: AnswerHead, request: ChatRequest, tokenizer: Tokenizer) -> Answer:
+    """The answer of `/v1/chat/completions`."""
+    plan = _chat_plan(request)
+    return Answer(ChatFormat(head, tokenizer, plan), Accumulator(plan, tokenizer))
+
+
+def native_answer(head: AnswerHead, request: ChatRequest, tokenizer: Tokenizer) -> Answer:
+    """The answer of `/v1/chat`."""
+    plan = _chat_plan(request)
+    form = NativeFormat(ChatFormat(head, tokenizer, plan))
+    return Answer(form, Accumulator(plan, tokenizer))
+
+
+def completion_answer(
+    head: AnswerHead,
+    request: CompletionRequest,
+    made: Sequence[EngineRequest],
+    tokenizer: Tokenizer,
+) -> Answer:
+    """The answer of `/v1/completions`; `made` are its engine requests, one a prompt."""
+    echoes = tuple(
+        Echo(text=prompt_text(prompt, tokenizer), prompt=each.prompt)
+        for prompt, each in zip(request.prompts, made, strict=True)
+        if request.echo
+    )
+    plan = AnswerPlan(
+        n=request.n,
+        num_prompts=len(request.prompts),
+        has_logprobs=request.sampling.num_logprobs is not None,
+        skip_special=request.sampling.skip_special_tokens,
+        include_stop=request.sampling.include_stop,
+        include_usage=request.include_usage,
+        echoes=echoes,
+        is_scoring=request.is_scoring,
+    )
+    return Answer(CompletionFormat(head, tokenizer, plan), Accumulator(plan, tokenizer))
+
+
+def _chat_plan(request: ChatRequest) -> AnswerPlan:
+    return AnswerPlan(
+        n=request.n,
+        has_logprobs=request.sampling.num_logprobs is not None,
+        skip_special=request.sampling.skip_special_tokens,
+        include_stop=request.sampling.include_stop,
+        include_usage=request.include_usage,
+    )
+
+
+def _or_unset(value: str | int | None) -> str | int | UnsetType:
+    return UNSET if value is None else value

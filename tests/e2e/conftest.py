@@ -1,0 +1,57 @@
+"""Servers for the end-to-end tests; after each test the shared one must be alive and clean."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.server import PROBE, Server, until
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything in this folder talks to a real server."""
+    for item in items:
+        if "tests/e2e/" in str(item.path):
+            item.add_marker(pytest.mark.e2e)
+
+
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory: pytest.TempPathFactory, smollm2_path: str) -> Iterator[Server]:
+    """One server of the built-in model with default settings."""
+    server = Server(tmp_path_factory.mktemp("server"), smollm2_path).wait_ready()
+    yield server
+    assert server.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def probe_text(shared_server: Server) -> str:
+    """What the probe answered before any case ran."""
+    text = shared_server.complete(**PROBE)["choices"][0]["text"]
+    assert isinstance(text, str)
+    return text
+
+
+@pytest.fixture
+def server(shared_server: Server, probe_text: str) -> Iterator[Server]:
+    """The shared server; afterwards it answers as before and holds nothing."""
+    yield shared_server
+    until(shared_server.is_idle_and_clean, 5.0, "idle and clean")
+    assert shared_server.complete(**PROBE)["choices"][0]["text"] == probe_text
+    assert shared_server.status_of("/ready") == 200
+
+
+@pytest.fixture
+def start(tmp_path: Path, smollm2_path: str) -> Iterator[Callable[..., Server]]:
+    """Starts servers with options of a test's own, and stops them."""
+    started: list[Server] = []
+
+    def start_one(*options: str, wait: bool = True) -> Server:
+        folder = tmp_path / str(len(started))
+        folder.mkdir()
+        server = Server(folder, smollm2_path, *options)
+        started.append(server)
+        return server.wait_ready() if wait else server
+
+    yield start_one
+    for server in started:
+        server.stop()

@@ -1,0 +1,99 @@
+"""Starting scripted replicas as real processes, and waiting for facts about them."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from headway.service.control.health import SupervisorSettings
+from headway.service.control.supervise import Observers, Supervisor
+from headway.service.observe.clock import SystemClock
+from headway.service.wire.transport import ReplicaState, ReplicaView
+from tests.fault.scripted import SPEC
+
+ROOT = Path(__file__).parents[2]
+CHILD = Path(__file__).with_name("child.py")
+DEADLINE_S = 30.0  # only ever reached by a test that fails
+POLL_S = 0.01
+
+# Quick to look and to restart; as patient as by default with a loaded machine.
+QUICK = SupervisorSettings(
+    heartbeat_s=0.05,
+    tick_s=0.05,
+    backoff_first_s=0.05,
+    backoff_limit_s=0.2,
+    stop_grace_s=5.0,
+)
+# For tests of the stall rule.
+STRICT = msgspec.structs.replace(QUICK, stall_after_s=1.0)
+
+
+def make_child_importable(setenv: Callable[[str, str], None]) -> None:
+    """Let a child that is started by its path import this repository."""
+    setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+
+
+def command(mode: str, step_s: float = 0.0) -> tuple[str, ...]:
+    """How to start the scripted child."""
+    return (sys.executable, str(CHILD), mode, str(step_s))
+
+
+@asynccontextmanager
+async def supervised(
+    mode: str = "run",
+    *,
+    step_s: float = 0.0,
+    settings: SupervisorSettings = QUICK,
+    observers: Observers | None = None,
+) -> AsyncIterator[Supervisor]:
+    """A supervisor that has been started, and is stopped whatever happens."""
+    supervisor = Supervisor(SPEC, settings, SystemClock(), observers, command(mode, step_s))
+    supervisor.start()
+    try:
+        yield supervisor
+    finally:
+        await supervisor.stop()
+        assert supervisor.view().state is ReplicaState.STOPPED
+        await until(lambda: not children(), "no child is left")
+
+
+def children() -> list[psutil.Process]:
+    """Replicas that this process has started and that still run."""
+    return [child for child in psutil.Process().children() if is_running_replica(child)]
+
+
+def is_running_replica(process: psutil.Process) -> bool:
+    """False for other processes, and once it has ended."""
+    try:
+        line = process.cmdline()  # empty for one that has ended and is not yet waited for
+    except psutil.NoSuchProcess:
+        return False
+    return str(CHILD) in line or "headway.app.replica" in line
+
+
+def pid_of(supervisor: Supervisor) -> int:
+    """Process id of the replica that has loaded."""
+    hello = supervisor.view().hello
+    assert hello is not None, supervisor.view().reason
+    return hello.pid
+
+
+async def until(fact: Callable[[], bool], what: str) -> float:
+    """Poll until it is so; the seconds that took. Fails after DEADLINE_S."""
+    start = time.monotonic()
+    while not fact():
+        assert time.monotonic() - start < DEADLINE_S, f"waited {DEADLINE_S} s until {what}"
+        await asyncio.sleep(POLL_S)
+    return time.monotonic() - start
+
+
+async def until_state(supervisor: Supervisor, state: ReplicaState) -> ReplicaView:
+    """Poll until the replica is in a state; its view then."""
+    await until(lambda: supervisor.view().state is state, f"the replica is {state.value}")
+    return supervisor.view()

@@ -1,0 +1,89 @@
+"""Rates over a window, totals over restarts, gauges of the moment."""
+
+import msgspec
+import pytest
+
+from headway.core.base.metrics import RATE_WINDOW_S
+from headway.core.base.units import Seconds
+from headway.service.gateway.gauges import EngineTotals
+from headway.service.wire.transport import ReplicaState
+from tests.unit.service.gateway.fakes import STATUS, FakeReplica, run, site
+
+
+def test_totals_go_on_growing_when_the_engine_is_another_process() -> None:
+    totals = EngineTotals()
+    for second, steps in enumerate((5, 9, 2, 4)):
+        status = msgspec.structs.replace(STATUS, num_steps=steps, generated_tokens=10 * steps)
+        totals.observe(status, Seconds(second))
+    assert totals.totals["num_steps"] == 9 + 4
+    assert totals.totals["generated_tokens"] == 90 + 40
+    assert totals.grown("num_steps") == 9 + 4 - 5
+
+
+def test_a_rate_looks_back_over_the_window_only() -> None:
+    totals = EngineTotals()
+    for second in range(300):
+        tokens = 1000 * min(second, 200)  # then it stops
+        status = msgspec.structs.replace(STATUS, generated_tokens=tokens)
+        totals.observe(status, Seconds(second))
+        if second == 150:
+            assert totals.rate("generated_tokens", Seconds(second)) == pytest.approx(1000.0)
+    assert totals.rate("generated_tokens", Seconds(299)) == 0.0
+    assert len(totals._window) <= RATE_WINDOW_S + 3
+
+
+def test_the_mean_step_size_weighs_every_step_the_same() -> None:
+    totals = EngineTotals()
+    for step, rows in enumerate((0, 4, 4, 1, 1, 1, 1)):
+        status = msgspec.structs.replace(STATUS, num_steps=step, last_step_rows=rows)
+        totals.observe(status, Seconds(step / 10))
+    assert totals.mean_step_rows() == pytest.approx(12 / 6)
+    assert EngineTotals().mean_step_rows() == 0.0
+
+
+def test_gauges_show_the_engine_as_it_is() -> None:
+    async def scenario() -> None:
+        replica = FakeReplica()
+        replica.status = msgspec.structs.replace(
+            STATUS,
+            num_running=3,
+            num_waiting=2,
+            total_blocks=100,
+            free_blocks=40,
+            cached_blocks=20,
+            memory_used=50,
+            memory_budget=200,
+            preemptions=6,
+            num_steps=7,
+        )
+        replica.restarts = 2
+        async with site(replica=replica) as here:
+            for name, value in {
+                "vllm:num_requests_running": 3,
+                "vllm:num_requests_waiting": 2,
+                "vllm:kv_cache_usage_perc": 0.4,
+                "gpu_memory_utilization": 0.25,
+                "request_preemption_count": 6,
+                "vllm:num_preemptions_total": 6,
+                "headway_engine_steps_total": 7,
+                "headway_engine_restarts_total": 2,
+                "headway_engine_ready": 1,
+            }.items():
+                series = await here.metric(name)
+                assert list(series.values()) == [value], name
+            (info,) = await here.metric("vllm:cache_config_info")
+            assert 'block_size="16"' in info
+            assert 'num_gpu_blocks="64"' in info
+
+    run(scenario())
+
+
+def test_a_scrape_works_before_the_engine_has_said_anything() -> None:
+    async def scenario() -> None:
+        replica = FakeReplica()
+        replica.state, replica.hello, replica.status = ReplicaState.STARTING, None, None
+        async with site(replica=replica) as here:
+            assert list((await here.metric("headway_engine_ready")).values()) == [0]
+            assert await here.metric("vllm:num_requests_running") == {}
+
+    run(scenario())

@@ -1,0 +1,95 @@
+"""Pages that tell: health, readiness, models, version, the API's description."""
+
+import msgspec
+import pytest
+
+from headway.service.gateway.settings import GatewaySettings
+from headway.service.wire.transport import ReplicaState
+from tests.unit.service.gateway.fakes import HELLO, FakeReplica, Site, run, site
+
+READY_STATES = {
+    ReplicaState.STARTING: (200, 503),
+    ReplicaState.READY: (200, 200),
+    ReplicaState.STALLED: (200, 503),
+    ReplicaState.STOPPED: (200, 503),
+    ReplicaState.FAILED: (503, 503),
+}
+
+
+@pytest.mark.spec("M3")
+@pytest.mark.parametrize("state", ReplicaState)
+def test_health_is_being_alive_and_ready_is_answering_now(state: ReplicaState) -> None:
+    async def scenario() -> None:
+        replica = FakeReplica()
+        replica.state, replica.reason = state, "why it is so"
+        async with site(replica=replica) as here:
+            for path, status in zip(("/health", "/ready"), READY_STATES[state], strict=True):
+                answer = await here.client.get(path)
+                assert answer.status_code == status
+                assert answer.json() == {"state": state.value, "reason": "why it is so"}
+                assert (answer.headers.get("retry-after") == "7") == (status == 503)
+
+    run(scenario())
+
+
+@pytest.mark.spec("M3")
+def test_health_says_no_after_the_longer_limit_without_progress_gateway_health_01() -> None:
+    async def scenario() -> None:
+        replica = FakeReplica()
+        replica.state, replica.reason = ReplicaState.STALLED, "no step for 59 s"
+        async with site(settings=GatewaySettings(live_timeout=60), replica=replica) as here:
+            for since, status in ((59.0, 200), (61.0, 503)):
+                replica.since_s = since
+                assert (await here.client.get("/health")).status_code == status
+            replica.state, replica.since_s = ReplicaState.READY, 1e6  # idle is never stalled
+            assert (await here.client.get("/health")).status_code == 200
+
+    run(scenario())
+
+
+def test_models_are_listed_under_all_their_names() -> None:
+    async def scenario() -> None:
+        replica = FakeReplica()
+        replica.hello = msgspec.structs.replace(HELLO, max_model_len=256)
+        async with site(replica=replica, names=("org/m-1", "m")) as here:
+            listed = (await here.client.get("/v1/models")).json()
+            assert [entry["id"] for entry in listed["data"]] == ["org/m-1", "m"]
+            assert {entry["max_model_len"] for entry in listed["data"]} == {256}
+            one = await here.client.get("/v1/models/org/m-1")
+            assert one.json()["id"] == "org/m-1"
+            missing = await here.client.get("/v1/models/other")
+            assert missing.status_code == 404
+            assert missing.json()["error"]["code"] == "model_not_found"
+
+    run(scenario())
+
+
+async def paths_answer(here: Site) -> None:
+    described = (await here.client.get("/openapi.json")).json()["paths"]
+    for path, methods in described.items():
+        for method in methods:
+            answer = await here.client.request(method, path.replace("{id}", "m"))
+            assert answer.status_code in {200, 400}, (method, path)
+
+
+def test_every_described_path_is_served_with_its_method() -> None:
+    async def scenario() -> None:
+        async with site() as here:
+            await paths_answer(here)
+            docs = await here.client.get("/docs")
+            assert docs.headers["content-type"].startswith("text/html")
+            assert "/v1/chat/completions" in docs.text
+            assert (await here.client.get("/version")).json() == {"version": "1.2.3"}
+
+    run(scenario())
+
+
+def test_head_is_answered_like_get_without_a_body() -> None:
+    async def scenario() -> None:
+        async with site() as here:
+            answer = await here.client.head("/health")
+            assert answer.status_code == 200
+            assert answer.content == b""
+            assert (await here.client.get("/health")).status_code == 200
+
+    run(scenario())

@@ -1,0 +1,1 @@
+"""Checks and helpers for those who work on this repository."""
