@@ -12,10 +12,10 @@ from torch import Tensor
 from headway.compute.gpu.runner.executor import GpuExecutor
 from headway.compute.gpu.runner.loading import LoadedModel, load_model
 from headway.compute.gpu.runner.settings import ExecutorSettings
-from headway.core.base.model_card import ModelCard
 from headway.core.engine.settings import ResolvedEngine
 from headway.core.messages.path import Sampling
 from headway.core.messages.step import SamplingState, StepPlan
+from headway.service.loaders.model_files import ModelFile
 from tests.close import relative_error
 from tests.parity.paged import paged_logits
 from tests.parity.transformers_llama import transformers_llama, transformers_logits
@@ -26,13 +26,13 @@ BLOCK_SIZE = 16
 
 
 @pytest.fixture(scope="module")
-def ours(smollm_card: ModelCard) -> LoadedModel:
-    return load_model(smollm_card, ExecutorSettings(), lambda done, total: None)
+def ours(smollm2: ModelFile) -> LoadedModel:
+    return load_model(smollm2.card, ExecutorSettings(), lambda done, total: None)
 
 
 @pytest.fixture(scope="module")
-def theirs(smollm_card: ModelCard) -> Any:
-    return transformers_llama(smollm_card, Path(smollm_card.path))
+def theirs(smollm2: ModelFile) -> Any:
+    return transformers_llama(smollm2.card, Path(smollm2.path))
 
 
 def long_text() -> list[int]:
