@@ -17,7 +17,12 @@ import pytest
 
 from headway.compute.gpu.runner.executor import GpuExecutor
 from headway.compute.gpu.runner.loading import load_model
-from headway.compute.gpu.runner.settings import AttentionChoice, ExecutorSettings
+from headway.compute.gpu.runner.settings import (
+    AttentionChoice,
+    DeviceChoice,
+    DtypeChoice,
+    ExecutorSettings,
+)
 from headway.core.engine.core import EngineCore
 from headway.core.engine.executor import Executor
 from headway.core.engine.settings import ResolvedEngine
@@ -72,7 +77,19 @@ IMPLEMENTATIONS: dict[str, Callable[[Path], Make]] = {
 }
 
 
-@pytest.fixture(scope="module", params=IMPLEMENTATIONS)
+ON_GPU = "torch cuda"
+IMPLEMENTATIONS[ON_GPU] = torch_executor(
+    ExecutorSettings(device=DeviceChoice.CUDA, dtype=DtypeChoice.FLOAT32)
+)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=[pytest.mark.gpu] if name == ON_GPU else [])
+        for name in IMPLEMENTATIONS
+    ],
+)
 def make(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Make:
     return IMPLEMENTATIONS[request.param](tmp_path_factory.mktemp("model"))
 

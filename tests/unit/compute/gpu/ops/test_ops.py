@@ -102,3 +102,19 @@ def test_logits_are_float32_on_the_cpu_whatever_the_matrices_are() -> None:
 
 def test_a_gpu_keeps_its_own_dtype_for_the_head() -> None:
     assert head_dtype(torch.bfloat16, torch.device("cuda")) is torch.bfloat16
+
+
+def test_a_build_that_cannot_prepack_keeps_the_plain_matrix(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(*_: object) -> None:
+        raise NotImplementedError
+
+    prepacked.is_supported.cache_clear()
+    monkeypatch.setattr(PrepackedLinear, "__init__", missing)
+    assert isinstance(make_linear(normal(3, 2), None), PlainLinear)
+    prepacked.is_supported.cache_clear()
+
+
+def test_a_gpu_never_prepacks() -> None:
+    assert not prepacked.is_supported(torch.float32, torch.device("cuda"))

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from headway.compute.gpu.sampling import candidates
 from headway.compute.gpu.sampling.candidates import FIRST_CANDIDATES, draw
 from headway.core.messages.path import Sampling
 from tests.unit.compute.gpu.sampling.reference import probabilities, sampling
@@ -18,6 +19,7 @@ FILTERS = {
     "top_p": sampling(top_p=0.9),
     "top_p beyond the candidates": sampling(top_p=0.97, temperature=2.0),
     "top_p of nearly all": sampling(top_p=0.999999, temperature=1.5),
+    "top_p and min_p beyond the candidates": sampling(top_p=0.9, min_p=1e-4, temperature=2.0),
     "tiny top_p": sampling(top_p=1e-9),
     "min_p": sampling(min_p=0.1),
     "min_p beyond the candidates": sampling(min_p=1e-4, temperature=2.0),
@@ -72,10 +74,10 @@ def test_a_token_of_no_weight_is_never_drawn(name: str, chance: float) -> None:
     assert draw_at(row, FILTERS[name], chance) in (100, 150)
 
 
-def test_the_vocabulary_is_not_sorted_in_the_usual_case(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_row_is_not_searched_again_in_the_usual_case(monkeypatch: pytest.MonkeyPatch) -> None:
     row = 3 * logits(5003)  # as peaked as a language model's
     best, ids = torch.topk(row, FIRST_CANDIDATES)
-    monkeypatch.setattr(torch, "topk", None)  # a second, wider search would fail
+    monkeypatch.setattr(candidates, "_all_that_may_pass", None)
     for name in ("cold", "top_k 50", "top_p", "min_p", "all"):
         assert draw(row, best, ids, FILTERS[name], 0.5) in probabilities(
             row.tolist(), FILTERS[name]
