@@ -50,7 +50,7 @@ class Server:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / "server.log"
-        command = [sys.executable, "-m", "headway.app", "serve"]
+        command = [sys.executable, "-m", "headway.app.cli", "serve"]
         command += ["--model", model, "--port", str(self.port), *options]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
