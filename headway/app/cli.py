@@ -1,6 +1,7 @@
 """The command line: argument parsing only. What can go wrong at start is one line here."""
 
 import argparse
+import difflib
 import os
 import sys
 from collections.abc import Sequence
@@ -42,7 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["bench"]:
         return _bench(given[1:])
-    chosen = parser().parse_args(given)
+    chosen, unknown = parser().parse_known_args(given)
+    if unknown:
+        print(f"headway {chosen.command}: {_no_option(unknown[0])}", file=sys.stderr)
+        return EXIT_NOT_STARTED
     if chosen.command == "version":
         print(f"headway {__version__}")
         return 0
@@ -59,6 +63,13 @@ def _serve(chosen: argparse.Namespace) -> int:
     except StartError as error:
         print(f"headway serve: {' '.join(error.message.split())}", file=sys.stderr)
         return EXIT_NOT_STARTED
+
+
+def _no_option(given: str) -> str:
+    name = given.partition("=")[0]
+    close = difflib.get_close_matches(name, [f"--{option.name}" for option in OPTIONS], n=1)
+    hint = f"did you mean {close[0]}?" if close else "see headway serve --help"
+    return f"{name}: is not an option; {hint}"
 
 
 def _bench(arguments: Sequence[str]) -> int:
@@ -108,3 +119,7 @@ def _add_option(group: argparse._ArgumentGroup, option: Option) -> None:
             metavar=option.name.rpartition("-")[2].upper(),
             help=text,
         )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

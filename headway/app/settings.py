@@ -76,9 +76,6 @@ def _build(values: Mapping[str, Value]) -> Settings:
     for key, value in values.items():
         option = BY_KEY[key]
         parts[option.section][option.field] = value
-    # The body is read under one limit, whoever checks it.
-    if "max_body_bytes" in parts["gateway"]:
-        parts["limits"]["max_body_bytes"] = parts["gateway"]["max_body_bytes"]
     sections = {name: msgspec.convert(parts[name], kind) for name, kind in STRUCTS.items() if name}
     return msgspec.convert({**parts[""], **sections}, Settings)
 

@@ -23,7 +23,7 @@ from headway.service.gateway.encode import Encoder
 from headway.service.gateway.flights import Flights
 from headway.service.gateway.generate import GENERATORS, Generator, Request
 from headway.service.gateway.http import ClientGone, Exchange, Header, Receive, Scope, Send
-from headway.service.gateway.meter import Meter, RequestMeter, outcome_of
+from headway.service.gateway.meter import Meter, RequestMeter
 from headway.service.gateway.model import Directory
 from headway.service.gateway.pages import Condition, Pages
 from headway.service.gateway.relay import Relay
@@ -118,7 +118,7 @@ class Gateway:
         try:
             await self._answer(exchange, generator, stream, meter)
         except HeadwayError as error:
-            meter.close(outcome_of(error), exchange.shown_id)
+            meter.fail(error, exchange.shown_id)
             await _fail(exchange, stream, error)
         except ClientGone:
             raise
