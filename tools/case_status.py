@@ -98,7 +98,8 @@ def updated(
         old = entries.get(case_id, Entry(state="open"))
         covering = tuple(test for test in tests if mentions(test, case_id))
         state = "covered" if covering else "open" if old.state == "covered" else old.state
-        result[case_id] = msgspec.structs.replace(old, state=state, tests=covering)
+        reason = "" if covering else old.reason
+        result[case_id] = msgspec.structs.replace(old, state=state, tests=covering, reason=reason)
     return result
 
 

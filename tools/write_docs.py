@@ -1,20 +1,16 @@
-"""Writes the documents that are made from the code: settings, limits, metrics.
+"""Writes the documents that are made from the code: settings and metrics.
 
-python tools/write_docs.py          write docs/settings.md, docs/limits.md and docs/metrics.md
+python tools/write_docs.py          write docs/settings.md and docs/metrics.md
 
 A test fails while one of them differs from what this would write.
 """
 
-import inspect
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-
-import msgspec
 
 from headway.app.options import OPTIONS, Option
 from headway.app.settings import default_of
 from headway.core.base.metrics import CATALOGUE
-from headway.service.openai.limits import ApiLimits
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -27,15 +23,6 @@ Every setting of `headway serve` has one flag, one environment variable and one 
 (`--config FILE` or `HEADWAY_CONFIG`; TOML or YAML, one `key: value` a setting, with `_` in the
 key). The file is read first, then the environment, then the flags; later ones win. A setting,
 variable or key that is not known ends the start with one line and status 2.
-
-"""
-LIMITS_HEAD = """\
-# Limits of one request
-
-Made by `tools/write_docs.py` from `headway/service/openai/limits.py`; do not edit.
-
-A request over a limit is refused with a 4xx that names the field, before any work is done for
-it. Sizes and times of the HTTP exchange itself are settings: see [settings.md](settings.md).
 
 """
 METRICS_HEAD = """\
@@ -81,17 +68,6 @@ def settings_document() -> str:
     return SETTINGS_HEAD + table(("flag", "environment", "default", "meaning"), rows)
 
 
-def limits_document() -> str:
-    """docs/limits.md; the meaning of each limit is the comment beside it."""
-    comments = {}
-    for line in inspect.getsource(ApiLimits).splitlines():
-        name, _, rest = line.strip().partition(":")
-        comments[name] = rest.partition("#")[2].strip()
-    fields = msgspec.structs.fields(ApiLimits)
-    rows = [(f"`{f.name}`", f"{f.default:,}", comments[f.name]) for f in fields]
-    return LIMITS_HEAD + table(("limit", "value", "of what"), rows)
-
-
 def metrics_document() -> str:
     """docs/metrics.md."""
     rows = [
@@ -109,7 +85,6 @@ def metrics_document() -> str:
 
 DOCUMENTS = {
     "settings.md": settings_document,
-    "limits.md": limits_document,
     "metrics.md": metrics_document,
 }
 

@@ -37,8 +37,9 @@ async def in_a_thread(step_s: float) -> AsyncIterator[Transport]:
         return Driver(ScriptedEngine(), executor, send, SystemClock()), hello(os.getpid())
 
     transport = InprocTransport(build, SystemClock())
-    await transport.start()
+    transport.start()
     try:
+        await transport.wait_ready()
         yield transport
     finally:
         executor.release()

@@ -37,7 +37,8 @@ def test_every_link_leads_somewhere(document: Document) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=by_name)
 def test_every_file_named_in_code_is_there(document: Document) -> None:
-    bases = (ROOT, ROOT / "headway", document.path.parent)
+    parts = [ROOT / "headway" / part for part in ("core", "compute", "service", "app")]
+    bases = (ROOT, ROOT / "headway", *parts, document.path.parent)
     for piece in document.code():
         if not (FILE.fullmatch(piece) or FOLDER.fullmatch(piece)) or "/" not in piece:
             continue

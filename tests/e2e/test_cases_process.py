@@ -27,6 +27,11 @@ def long_ask(max_tokens: int = 2000, **more: Any) -> dict[str, Any]:
     return {"prompt": "Once upon a time", "max_tokens": max_tokens, "ignore_eos": True, **more}
 
 
+def num_running(server: Server) -> float:
+    """Sequences in the running batch."""
+    return server.metrics()["vllm:num_requests_running"]
+
+
 @contextmanager
 def open_stream(server: Server, **more: Any) -> Iterator[Iterator[str]]:
     """The lines of a long stream."""
@@ -50,8 +55,7 @@ def send_and_leave(server: Server, body: dict[str, Any], after: Callable[[], boo
 @pytest.mark.parametrize("stream", [False, True])
 def test_cancel_01_a_client_that_leaves_frees_the_only_slot(start: Start, stream: bool) -> None:
     server = start("--max-num-seqs", "1")
-    running = lambda: server.metrics()["vllm:num_requests_running"] == 1  # noqa: E731
-    send_and_leave(server, long_ask(stream=stream), running)
+    send_and_leave(server, long_ask(stream=stream), lambda: num_running(server) == 1)
     began = time.monotonic()
     assert server.complete("Hi", max_tokens=4)["usage"]["completion_tokens"] == 4
     assert time.monotonic() - began < 5 * SLOWNESS
@@ -62,18 +66,17 @@ def test_cancel_01_a_client_that_leaves_frees_the_only_slot(start: Start, stream
 
 def test_cancel_02_requests_cancelled_in_the_queue_are_never_computed(start: Start) -> None:
     server = start("--max-num-seqs", "1")
-    with open_stream(server, max_tokens=60) as lines:
+    with open_stream(server, max_tokens=150) as lines:
         next(lines)
         before = server.metrics()["headway_engine_computed_prompt_tokens_total"]
         with ThreadPoolExecutor(5) as pool:
             last = pool.submit(server.complete, "Hi", max_tokens=2)
             until(lambda: server.metrics()["request_queue_length"] == 1, 5.0, "one waits")
-            for number in range(4):
-                waiting = number + 2
+            for _ in range(4):
                 send_and_leave(
                     server,
                     {"prompt": "never computed " * 9, "max_tokens": 4},
-                    lambda: server.metrics()["request_queue_length"] == waiting,  # noqa: B023
+                    lambda: server.metrics()["request_queue_length"] == 2,
                 )
                 until(lambda: server.metrics()["request_queue_length"] == 1, 2.0, "it has left")
             for _ in lines:
@@ -107,32 +110,29 @@ def test_keepalive_timeouts_01_silence_is_broken_by_comments(start: Start) -> No
 @pytest.mark.spec("C3")
 def test_overload_01_a_bounded_queue_refuses_at_once(start: Start) -> None:
     server = start(
-        *("--max-num-seqs", "2", "--max-waiting-requests", "8", "--max-waiting-tokens", "4000")
+        *("--max-num-seqs", "2", "--max-waiting-requests", "8", "--max-waiting-tokens", "400")
     )
-    ask = {"prompt": "Hi", "max_tokens": 24, "ignore_eos": True}
+    ask = {"prompt": "Hi", "max_tokens": 16, "ignore_eos": True}
     with ThreadPoolExecutor(50) as pool:
         answers = list(pool.map(lambda _: server.post(COMPLETIONS, ask), range(50)))
         ok = [a for a in answers if a.status_code == 200]
         full = [a for a in answers if a.status_code != 200]
         assert len(ok) >= 10
         assert full
-        for answer in full:
-            assert answer.status_code == 503
-            assert int(answer.headers["retry-after"]) >= 1
-            assert answer.json()["error"]["code"] == "queue_full"
-        long_prompts = [[1000 + n] * 3000 for n in range(3)]
-        bodies = [{"prompt": prompt, "max_tokens": 1} for prompt in long_prompts]
-        futures = []
-        with open_stream(server, max_tokens=400), open_stream(server, max_tokens=400):
-            until(lambda: server.metrics()["vllm:num_requests_running"] == 2, 10.0, "both run")
-            futures.append(pool.submit(server.post, COMPLETIONS, bodies[0]))
+        long_prompts = [{"prompt": [1000 + n] * 300, "max_tokens": 1} for n in range(2)]
+        with open_stream(server), open_stream(server):
+            until(lambda: num_running(server) == 2, 10.0, "both run")
+            waits = pool.submit(server.post, COMPLETIONS, long_prompts[0])
             until(lambda: server.metrics()["request_queue_length"] == 1, 10.0, "the first waits")
-            assert server.post(COMPLETIONS, bodies[1]).status_code == 503
-        assert futures[0].result().status_code == 200
-        refused = server.post(COMPLETIONS, {**ask, "n": 11})
-        assert refused.status_code == 503
+            full.append(server.post(COMPLETIONS, long_prompts[1]))
+            full.append(server.post(COMPLETIONS, {**ask, "n": 8}))  # counts as eight
+        assert waits.result().status_code == 200
+    for answer in full:
+        assert answer.status_code == 503
+        assert int(answer.headers["retry-after"]) >= 1
+        assert answer.json()["error"]["code"] == "queue_full"
     rejected = [v for k, v in server.metrics().items() if 'outcome="rejected_queue_full"' in k]
-    assert sum(rejected) == len(full) + 2
+    assert sum(rejected) == len(full)
 
 
 def test_reload_canary_03_sigterm_lets_running_streams_end(start: Start) -> None:
@@ -178,7 +178,7 @@ def test_a_second_signal_ends_at_once(start: Start) -> None:
 
 @pytest.mark.spec("M3")
 def test_gateway_health_01_a_hung_engine_is_noticed_and_a_dead_one_replaced(start: Start) -> None:
-    server = start("--stall-after", "2")
+    server = start("--stall-timeout", "2")
     engine = server.children()[0].pid
     assert server.status_of("/ready") == 200
     with open_stream(server) as lines:
@@ -297,7 +297,7 @@ def test_metrics_01_counts_agree_with_what_clients_saw(start: Start) -> None:
     usage += [answer["usage"] for answer in plain]
     for _ in range(3):
         assert server.post(COMPLETIONS, {"prompt": ""}).status_code == 400
-    send_and_leave(server, long_ask(), lambda: server.metrics()["vllm:num_requests_running"] == 1)
+    send_and_leave(server, long_ask(), lambda: num_running(server) == 1)
     until(server.is_idle_and_clean, 5.0, "idle and clean")
     now = server.metrics()
     assert now["headway_requests_total"] == 8 + 4 + 3 + 1
@@ -352,7 +352,7 @@ def test_chunked_prefill_slots_03_more_requests_than_slots(start: Start) -> None
     prompts = [[2000 + 7 * n] * n for n in (3, 17, 40, 90)]
     alone = [server.complete(p, max_tokens=10)["choices"][0]["text"] for p in prompts]
     with ThreadPoolExecutor(4) as pool:
-        for turn in range(4):
+        for turn in range(2):
             turned = prompts[turn:] + prompts[:turn]
             asked = [pool.submit(server.complete, p, max_tokens=10) for p in turned]
             found = [future.result()["choices"][0]["text"] for future in asked]
@@ -369,7 +369,7 @@ def test_a_reader_that_stops_reading_is_dropped(start: Start) -> None:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", server.port))
         client.sendall(head.encode() + request.content)
-        until(lambda: server.metrics()["vllm:num_requests_running"] == 4, 20.0, "it runs")
+        until(lambda: num_running(server) == 4, 20.0, "it runs")
         until(server.is_idle_and_clean, 90.0, "the stalled reader is dropped")
 
 

@@ -9,6 +9,8 @@ import httpx
 import psutil
 import pytest
 
+from headway.service.loaders.model_files import ModelFile
+from headway.service.loaders.tokenizer_files import build_tokenizer
 from tests.e2e.server import Server, until
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -135,19 +137,24 @@ def test_sampling_01_a_seeded_answer_does_not_depend_on_its_neighbours(server: S
 
 
 def first_token_logprobs(server: Server, **fields: Any) -> dict[str, float]:
-    """The best five candidates after 'tea tea tea tea'."""
+    """The best candidates after 'tea tea tea tea'."""
     answer = server.complete("tea tea tea tea", max_tokens=1, logprobs=5, **fields)
     found = answer["choices"][0]["logprobs"]["top_logprobs"][0]
     assert isinstance(found, dict)
     return found
 
 
-def test_sampling_02_penalties_count_what_their_definition_says(server: Server) -> None:
-    plain = first_token_logprobs(server)
-    assert first_token_logprobs(server, presence_penalty=2) == pytest.approx(plain, abs=1e-4)
-    assert first_token_logprobs(server, frequency_penalty=2) == pytest.approx(plain, abs=1e-4)
+def test_sampling_02_penalties_count_what_their_definition_says(
+    server: Server, smollm2: ModelFile
+) -> None:
+    (tea,) = build_tokenizer(smollm2).encode(" tea", add_special=False, parse_special=False)
+    visible = {str(tea): 6}  # lifts ' tea' into the five that are shown
+    plain = first_token_logprobs(server, logit_bias=visible)
+    for penalty in ({"presence_penalty": 2}, {"frequency_penalty": 2}):
+        same = first_token_logprobs(server, logit_bias=visible, **penalty)
+        assert same == pytest.approx(plain, abs=1e-4)
+    repeated = first_token_logprobs(server, logit_bias=visible, repetition_penalty=1.8)
     assert " tea" in plain
-    repeated = first_token_logprobs(server, repetition_penalty=1.8)
     assert repeated.get(" tea", -99.0) < plain[" tea"]
 
 

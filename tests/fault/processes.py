@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import psutil
 
 from headway.service.control.health import SupervisorSettings
@@ -21,17 +22,16 @@ CHILD = Path(__file__).with_name("child.py")
 DEADLINE_S = 30.0  # only ever reached by a test that fails
 POLL_S = 0.01
 
-# Short limits, each far above what a loaded machine needs to get a thread to run.
+# Quick to look and to restart; as patient as by default with a loaded machine.
 QUICK = SupervisorSettings(
     heartbeat_s=0.05,
     tick_s=0.05,
-    stall_after_s=1.0,
-    kill_after_s=60.0,
-    load_silence_s=60.0,
     backoff_first_s=0.05,
     backoff_limit_s=0.2,
     stop_grace_s=5.0,
 )
+# For tests of the stall rule.
+STRICT = msgspec.structs.replace(QUICK, stall_after_s=1.0)
 
 
 def make_child_importable(setenv: Callable[[str, str], None]) -> None:
@@ -64,12 +64,17 @@ async def supervised(
 
 
 def children() -> list[psutil.Process]:
-    """Processes that this one has started and that still run."""
-    return [
-        child
-        for child in psutil.Process().children(recursive=True)
-        if child.status() != psutil.STATUS_ZOMBIE
-    ]
+    """Replicas that this process has started and that still run."""
+    return [child for child in psutil.Process().children() if is_running_replica(child)]
+
+
+def is_running_replica(process: psutil.Process) -> bool:
+    """False for other processes, and once it has ended."""
+    try:
+        line = process.cmdline()  # empty for one that has ended and is not yet waited for
+    except psutil.NoSuchProcess:
+        return False
+    return str(CHILD) in line or "headway.app.replica" in line
 
 
 def pid_of(supervisor: Supervisor) -> int:

@@ -6,9 +6,8 @@ import logging
 import os
 import pickle
 import socket
-import tempfile
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +39,6 @@ class Touch:
         return os.mkdir, (str(self.path),)
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder with a path short enough for a socket."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:
-        yield Path(name)
-
-
 def run(test: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(test, 60))
 
@@ -58,8 +50,10 @@ def sockets_of(supervisor: Supervisor) -> list[str]:
     return sorted({path for path in paths if "/replica-" in path})
 
 
-def test_security_deserialization_01_garbage_on_the_sockets_changes_nothing(folder: Path) -> None:
-    pwned = folder / "pwned"
+def test_security_deserialization_01_garbage_on_the_sockets_changes_nothing(
+    short_folder: Path,
+) -> None:
+    pwned = short_folder / "pwned"
     garbage = [pickle.dumps(Touch(pwned)), os.urandom(4096), HUGE_FRAME, GREETING]
 
     async def test() -> None:
@@ -91,31 +85,34 @@ def send_or_be_cut_off(intruder: socket.socket, data: bytes) -> None:
         return
 
 
+def listening(pid: int) -> set[object]:
+    """Network addresses that a process accepts connections on."""
+    found = psutil.Process(pid).net_connections(kind="inet")
+    return {c.laddr for c in found if c.status == psutil.CONN_LISTEN or not c.raddr}
+
+
 def test_security_deserialization_01_nothing_listens_on_a_network() -> None:
     async def test() -> None:
+        before = listening(os.getpid())  # other tests of this run may have servers
         async with supervised() as supervisor:
             await supervisor.wait_ready()
-            for process in (psutil.Process(), psutil.Process(pid_of(supervisor))):
-                listening = [
-                    c
-                    for c in process.net_connections(kind="inet")
-                    if c.status == psutil.CONN_LISTEN
-                ]
-                assert listening == []
+            assert listening(pid_of(supervisor)) == set()
+            assert listening(os.getpid()) == before
+            assert len(sockets_of(supervisor)) == 2, "it is the files that it listens on"
 
     run(test())
 
 
 def test_security_deserialization_01_bad_frames_are_dropped_with_one_log_line_each(
-    folder: Path, caplog: pytest.LogCaptureFixture
+    short_folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pwned = folder / "pwned"
+    pwned = short_folder / "pwned"
     beat = Heartbeat(at=Seconds(1.0), num_steps=1, since_progress_s=0.0)
     bad = [b"", pickle.dumps(Touch(pwned)), os.urandom(64), b"\x63" + codec.encode(beat)[1:]]
 
     async def test() -> None:
         received: list[Report] = []
-        server = ServerLink(folder, "replica")
+        server = ServerLink(short_folder, "replica")
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         peer = context.socket(zmq.PAIR)
         try:
@@ -137,18 +134,18 @@ def test_security_deserialization_01_bad_frames_are_dropped_with_one_log_line_ea
 
 
 def test_security_deserialization_01_a_replica_drops_bad_commands_and_hears_the_next(
-    folder: Path,
+    short_folder: Path,
 ) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     peer = context.socket(zmq.PAIR)
     try:
-        peer.bind(f"ipc://{folder}/commands")
-        link = ReplicaLink(f"ipc://{folder}/commands", f"ipc://{folder}/reports")
-        for frame in (b"", pickle.dumps(Touch(folder / "pwned")), os.urandom(64)):
+        peer.bind(f"ipc://{short_folder}/commands")
+        link = ReplicaLink(f"ipc://{short_folder}/commands", f"ipc://{short_folder}/reports")
+        for frame in (b"", pickle.dumps(Touch(short_folder / "pwned")), os.urandom(64)):
             peer.send(frame)
         peer.send(codec.encode(Cancel(request_id="r1")))
         assert link.receive() == Cancel(request_id="r1")
-        assert not (folder / "pwned").exists()
+        assert not (short_folder / "pwned").exists()
         receiver = threading.Thread(target=link.receive)
         receiver.start()
         link.close()  # wakes the receiver, which would otherwise wait for ever

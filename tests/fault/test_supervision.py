@@ -1,6 +1,7 @@
 """A supervisor over real processes: deaths, stalls, failed starts, and nothing left behind."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import stat
@@ -27,6 +28,7 @@ from tests.fault.processes import (
     CHILD,
     QUICK,
     ROOT,
+    STRICT,
     children,
     pid_of,
     supervised,
@@ -99,7 +101,7 @@ def test_gateway_health_01_a_killed_engine_fails_its_requests_at_once_and_comes_
 
 def test_gateway_health_01_a_stopped_engine_with_work_is_stalled_and_recovers() -> None:
     async def test() -> None:
-        async with supervised(step_s=0.002) as supervisor:
+        async with supervised(step_s=0.002, settings=STRICT) as supervisor:
             await supervisor.wait_ready()
             pid = pid_of(supervisor)
             mailbox = await streaming(supervisor)
@@ -108,7 +110,7 @@ def test_gateway_health_01_a_stopped_engine_with_work_is_stalled_and_recovers() 
                 stopped = time.monotonic()
                 view = await until_state(supervisor, ReplicaState.STALLED)
                 # Documented: within the limit and a tick; the rest is this machine's load.
-                assert time.monotonic() - stopped < QUICK.stall_after_s + 5.0
+                assert time.monotonic() - stopped < STRICT.stall_after_s + 5.0
                 assert "no sign of life" in view.reason
                 with pytest.raises(ReplicaNotReady):
                     supervisor.call(request("refused"))
@@ -124,7 +126,7 @@ def test_gateway_health_01_a_stopped_engine_with_work_is_stalled_and_recovers() 
 
 def test_gateway_health_01_a_step_that_never_ends_is_a_stall_although_the_process_lives() -> None:
     async def test() -> None:
-        async with supervised() as supervisor:
+        async with supervised(settings=STRICT) as supervisor:
             await supervisor.wait_ready()
             mailbox = supervisor.call(request(order=HANG))
             view = await until_state(supervisor, ReplicaState.STALLED)
@@ -137,7 +139,7 @@ def test_gateway_health_01_a_step_that_never_ends_is_a_stall_although_the_proces
 
 def test_gateway_health_01_an_engine_stalled_for_too_long_is_killed_and_started_again() -> None:
     async def test() -> None:
-        settings = msgspec.structs.replace(QUICK, stall_after_s=0.5, kill_after_s=0.5)
+        settings = msgspec.structs.replace(STRICT, kill_after_s=0.5)
         async with supervised(settings=settings) as supervisor:
             await supervisor.wait_ready()
             first = pid_of(supervisor)
@@ -153,14 +155,13 @@ def test_gateway_health_01_an_engine_stalled_for_too_long_is_killed_and_started_
 def test_gateway_health_01_an_idle_engine_is_never_called_stalled() -> None:
     async def test() -> None:
         seen: list[ReplicaView] = []
-        settings = msgspec.structs.replace(QUICK, stall_after_s=0.5)
         observers = Observers(on_state=seen.append)
-        async with supervised(settings=settings, observers=observers) as supervisor:
+        async with supervised(settings=STRICT, observers=observers) as supervisor:
             await supervisor.wait_ready()
             await answers(supervisor)
             idle_since = time.monotonic()
-            # Four limits long, with nothing to do.
-            await until(lambda: time.monotonic() - idle_since > 2.0, "it has idled for long")
+            # Three limits long, with nothing to do.
+            await until(lambda: time.monotonic() - idle_since > 3.0, "it has idled for long")
             assert [view.state for view in seen] == [ReplicaState.READY]
             assert supervisor.view().restarts == 0
             await answers(supervisor)
@@ -233,6 +234,31 @@ def test_security_logs_01_a_crash_in_a_step_is_told_by_type_and_place_alone(
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize(
+    ("folder", "cause"),
+    [
+        ("/nowhere", "cannot make a folder for sockets: [Errno 2] No such file"),
+        ("/tmp/" + "x" * 100, "is over 107 bytes; set TMPDIR to a folder with a shorter name"),
+    ],
+)
+def test_startup_config_01_a_temporary_folder_that_cannot_be_used_is_named(
+    folder: str, cause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", folder)
+    with contextlib.ExitStack() as made:
+        if folder != "/nowhere":
+            Path(folder).mkdir()
+            made.callback(Path(folder).rmdir)  # which fails if anything is left in it
+
+        async def test() -> None:
+            async with supervised() as supervisor:
+                with pytest.raises(StartError) as caught:
+                    await supervisor.wait_ready()
+                assert cause in caught.value.message
+
+        run(test())
+
+
 def test_a_replica_that_cannot_start_again_is_tried_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,8 +329,11 @@ def test_stopping_between_two_starts_does_not_wait_for_the_next() -> None:
     run(test())
 
 
-def test_the_child_ends_when_its_server_is_killed() -> None:
+def test_the_child_ends_and_tidies_up_when_its_server_is_killed(
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also while a step hangs: its server cannot ask it to end any more."""
+    monkeypatch.setenv("TMPDIR", str(short_folder))
     server = subprocess.Popen(
         [sys.executable, str(CHILD.with_name("doomed_server.py"))],
         stdout=subprocess.PIPE,
@@ -315,17 +344,19 @@ def test_the_child_ends_when_its_server_is_killed() -> None:
         assert server.stdout is not None
         with server.stdout as lines:
             child = psutil.Process(int(lines.readline()))
-            assert child.ppid() == server.pid
-            server.kill()
-            server.wait()
-
-            async def test() -> None:
-                await until(lambda: has_ended(child), "the orphan has ended")
-
-            run(test())
+        assert child.ppid() == server.pid
+        assert len(list(short_folder.iterdir())) == 1
+        server.kill()
+        server.wait()
+        run(until_gone(child))
+        assert list(short_folder.iterdir()) == []
     finally:
         server.kill()
         server.wait()
+
+
+async def until_gone(process: psutil.Process) -> None:
+    await until(lambda: has_ended(process), "the orphan has ended")
 
 
 def has_ended(process: psutil.Process) -> bool:
@@ -333,19 +364,17 @@ def has_ended(process: psutil.Process) -> bool:
 
 
 def test_sockets_are_the_owners_alone_and_gone_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = Path(tempfile.mkdtemp(dir="/tmp"))  # short: a socket's path is limited
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(short_folder))
 
     async def test() -> None:
         async with supervised() as supervisor:
             await supervisor.wait_ready()
-            [inside] = folder.iterdir()
+            [inside] = short_folder.iterdir()
             assert stat.S_IMODE(inside.stat().st_mode) == 0o700
             modes = [stat.S_IMODE(path.stat().st_mode) for path in inside.iterdir()]
             assert modes == [0o600, 0o600]
 
     run(test())
-    assert list(folder.iterdir()) == []
-    folder.rmdir()
+    assert list(short_folder.iterdir()) == []

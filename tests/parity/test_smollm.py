@@ -15,8 +15,8 @@ from headway.compute.gpu.runner.settings import ExecutorSettings
 from headway.core.engine.settings import ResolvedEngine
 from headway.core.messages.path import Sampling
 from headway.core.messages.step import SamplingState, StepPlan
+from headway.service.loaders.model_files import ModelFile
 from tests.close import relative_error
-from tests.parity.cards import read_card
 from tests.parity.paged import paged_logits
 from tests.parity.transformers_llama import transformers_llama, transformers_logits
 
@@ -26,13 +26,13 @@ BLOCK_SIZE = 16
 
 
 @pytest.fixture(scope="module")
-def ours(smollm_path: Path) -> LoadedModel:
-    return load_model(read_card(smollm_path), ExecutorSettings(), lambda done, total: None)
+def ours(smollm2: ModelFile) -> LoadedModel:
+    return load_model(smollm2.card, ExecutorSettings(), lambda done, total: None)
 
 
 @pytest.fixture(scope="module")
-def theirs(smollm_path: Path) -> Any:
-    return transformers_llama(read_card(smollm_path), smollm_path)
+def theirs(smollm2: ModelFile) -> Any:
+    return transformers_llama(smollm2.card, Path(smollm2.path))
 
 
 def long_text() -> list[int]:

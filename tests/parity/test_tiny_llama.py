@@ -8,7 +8,12 @@ import pytest
 
 from headway.compute.arch.rope import inverse_frequencies
 from headway.compute.gpu.runner.loading import load_model
-from headway.compute.gpu.runner.settings import AttentionChoice, DtypeChoice, ExecutorSettings
+from headway.compute.gpu.runner.settings import (
+    AttentionChoice,
+    DeviceChoice,
+    DtypeChoice,
+    ExecutorSettings,
+)
 from headway.core.base.model_card import RopeScaling, RopeScalingKind
 from tests.close import relative_error
 from tests.parity.cards import read_card
@@ -105,3 +110,31 @@ def test_bfloat16_stays_near_float32(tmp_path: Path) -> None:
         assert model.bytes_per_kv_value == 2
         for chunks in CHUNKS.values():
             assert relative_error(paged_logits(model, IDS, chunks), want) < 5e-2
+
+
+@pytest.mark.parametrize("chunk", [511, 8191])
+def test_the_far_end_of_a_long_context_equals_transformers(chunk: int, tmp_path: Path) -> None:
+    tiny = TinyLlama(num_layers=1, context_length=8192, rope_theta=100_000.0, seed=12)
+    path = write_gguf(tmp_path / "tiny.gguf", tiny)
+    card = read_card(path)
+    ids = random.Random(6).choices(range(257), k=8192)
+    want = transformers_logits(transformers_llama(card, path), ids)[-600:]
+    model = load_model(card, ExecutorSettings(), nothing)
+    whole, rest = divmod(8192, chunk)
+    chunks = [chunk] * whole + [1] * rest
+    got = paged_logits(model, ids, chunks, block_size=16)[-600:]
+    # transformers turns its heads by float32 angles, which are off by 5e-4 at this distance.
+    assert relative_error(got, want) < 1e-3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [DtypeChoice.FLOAT32, DtypeChoice.BFLOAT16])
+def test_a_gpu_gives_the_logits_of_transformers(dtype: DtypeChoice, tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf", TinyLlama(seed=13))
+    card = read_card(path)
+    want = transformers_logits(transformers_llama(card, path), IDS)
+    settings = ExecutorSettings(device=DeviceChoice.CUDA, dtype=dtype)
+    model = load_model(card, settings, nothing)
+    for chunks in CHUNKS.values():
+        got = paged_logits(model, IDS, chunks).cpu()
+        assert relative_error(got, want) < (PARITY if dtype is DtypeChoice.FLOAT32 else 5e-2)

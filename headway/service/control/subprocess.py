@@ -1,6 +1,7 @@
 """One replica as a child process: started, watched and ended from an event loop."""
 
 import asyncio
+import contextlib
 import logging
 import subprocess
 import sys
@@ -70,7 +71,7 @@ class ReplicaProcess:
         self._child.wait()
         if self._child.stdin is not None:
             _close_quietly(self._child.stdin)
-        if not self._loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._ended.set)
 
 

@@ -1,10 +1,11 @@
 """Starts one replica, watches it, starts it again when it dies, and ends it."""
 
 import asyncio
+import contextlib
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -172,16 +173,11 @@ class Supervisor:
 
     async def _run(self) -> None:
         """One process after the other, until told to stop or until a first start fails."""
-        folder = Path(tempfile.mkdtemp(prefix="headway-"))  # mode 0700
         try:
-            while not self._stop_wanted.is_set():
-                cause = await self._live_once(folder)
-                if self._stop_wanted.is_set():
-                    break
-                if not self._has_settled():
-                    self._fail(cause)
-                    break
-                await self._pause(cause)
+            with socket_folder() as folder:
+                await self._keep_running(folder)
+        except StartError as error:
+            self._fail(error.message)
         except Exception:
             log.exception("supervisor_failed")
             self._fail("the supervisor of the engine failed; the log has the place")
@@ -189,7 +185,15 @@ class Supervisor:
             self._life = None
             self._mailboxes.fail_all("the engine was stopped", self._retry_after())
             self._settle(StartError("stopped before the engine had started"))
-            shutil.rmtree(folder, ignore_errors=True)
+
+    async def _keep_running(self, folder: Path) -> None:
+        while not self._stop_wanted.is_set():
+            cause = await self._live_once(folder)
+            if self._stop_wanted.is_set():
+                return
+            if not self._has_settled():
+                raise StartError(cause)
+            await self._pause(cause)
 
     async def _live_once(self, folder: Path) -> str:
         """Start a process and stay with it to its end; the cause of that end."""
@@ -285,6 +289,22 @@ class Supervisor:
     def _move(self, to: ReplicaState, reason: str) -> None:
         self._lifecycle.move(to, reason, self._clock.now())
         self._observers.on_state(self.view())
+
+
+@contextlib.contextmanager
+def socket_folder() -> Iterator[Path]:
+    """A fresh folder that only we may enter, gone afterwards; raises StartError."""
+    try:
+        folder = tempfile.mkdtemp(prefix="headway-")  # mode 0700
+    except OSError as error:
+        raise StartError(
+            f"cannot make a folder for sockets: {error}; "
+            f"set TMPDIR to a folder that can be written to"
+        ) from error
+    try:
+        yield Path(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Restarts:

@@ -28,7 +28,7 @@ def check_model_name(name: str | None, facts: ModelFacts) -> str:
         return facts.names[0]
     if name not in facts.names:
         raise ModelNotFound(
-            f"There is no model of that name here. Served: {', '.join(facts.names)}.",
+            f"There is no model {name[:80]!r} here. Served: {', '.join(facts.names)}.",
             param="model",
         )
     return name

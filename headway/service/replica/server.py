@@ -32,7 +32,7 @@ from headway.core.messages.health import (
 from headway.service.observe.log import place_of
 from headway.service.replica.driver import Driver, DriverSettings, Engine
 from headway.service.wire.spec import Launch
-from headway.service.wire.zmq import ReplicaLink
+from headway.service.wire.zmq import ReplicaLink, remove_sockets
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ def serve(launch: Launch, load: Load, clock: Clock, parent_fd: int) -> int:
     parent_fd is the reading end of a pipe that the server holds open while it lives.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle
-    start_thread("parent-watch", lambda: exit_with_parent(parent_fd))
+    start_thread("parent-watch", lambda: exit_with_parent(parent_fd, launch))
     link = ReplicaLink(launch.commands_address, launch.reports_address)
     replica = _Replica(link, clock)
     start_thread("receiver", replica.receive)
@@ -142,13 +142,16 @@ def start_thread(name: str, target: Callable[[], None]) -> None:
     threading.Thread(target=target, name=name, daemon=True).start()
 
 
-def exit_with_parent(fd: int) -> None:
+def exit_with_parent(fd: int, launch: Launch) -> None:
     """Wait until the other end of `fd` is closed, then end this process at once.
 
     The server holds that end and never writes to it again; the kernel closes it however the
-    server dies. Nothing is left to tidy up: every other resource goes with the process.
+    server dies. What a killed server left behind is removed; the rest goes with the process.
     """
     while os.read(fd, 4096):
         pass
     log.warning("server_gone", extra={"pid": os.getpid()})
-    os._exit(EXIT_PARENT_GONE)
+    try:
+        remove_sockets(launch.commands_address, launch.reports_address)
+    finally:
+        os._exit(EXIT_PARENT_GONE)

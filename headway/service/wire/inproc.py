@@ -4,6 +4,7 @@ Nothing restarts it: an engine that fails leaves the transport FAILED.
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -64,15 +65,19 @@ class InprocTransport:
         self._loop: Loop | None = None
         self._hello: ReplicaHello | None = None
         self._status: ReplicaStatus | None = None
-        self._events = asyncio.Event()  # set when loading has ended, well or badly
+        self._settled = asyncio.Event()  # set when loading has ended, well or badly
         self._thread: threading.Thread | None = None
 
-    async def start(self) -> ReplicaHello:
-        """Build the engine and wait until it can answer; raises StartError."""
+    def start(self) -> None:
+        """Begin to build the engine, in its own thread; returns at once."""
+        assert self._thread is None, "a transport starts once"
         post = _poster(asyncio.get_running_loop(), self._take)
         self._thread = threading.Thread(target=self._main, args=(post,), name="engine", daemon=True)
         self._thread.start()
-        await self._events.wait()
+
+    async def wait_ready(self) -> ReplicaHello:
+        """Wait until it can answer; raises StartError when it could not be built."""
+        await self._settled.wait()
         if self._hello is None:
             raise StartError(self._lifecycle.reason)
         return self._hello
@@ -82,6 +87,7 @@ class InprocTransport:
         if self._lifecycle.state is not ReplicaState.STOPPED:
             self._lifecycle.move(ReplicaState.STOPPED, "stopped", self._clock.now())
         self._mailboxes.fail_all("the engine was stopped", RETRY_AFTER)
+        self._settled.set()
         if self._loop is not None:
             self._loop.put(Stop())
         if self._thread is not None:
@@ -129,7 +135,6 @@ class InprocTransport:
 
     def _take(self, report: Report) -> None:
         if self._lifecycle.state is ReplicaState.STOPPED:
-            self._events.set()
             return
         match report:
             case StepReport():
@@ -139,11 +144,11 @@ class InprocTransport:
             case ReplicaHello():
                 self._hello, self._status = report, report.status
                 self._lifecycle.move(ReplicaState.READY, "ready", self._clock.now())
-                self._events.set()
+                self._settled.set()
             case ReplicaFailed():
                 self._lifecycle.move(ReplicaState.FAILED, report.message, self._clock.now())
                 self._mailboxes.fail_all(report.message, RETRY_AFTER)
-                self._events.set()
+                self._settled.set()
             case LoadProgress():
                 self._lifecycle.explain(f"loading {report.stage} {report.done}/{report.total}")
             case Heartbeat():
@@ -152,8 +157,7 @@ class InprocTransport:
 
 def _poster(event_loop: asyncio.AbstractEventLoop, take: Send) -> Send:
     def post(report: Report) -> None:
-        # A loop that has closed has no reader any more: the process is ending.
-        if not event_loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody reads any more
             event_loop.call_soon_threadsafe(take, report)
 
     return post

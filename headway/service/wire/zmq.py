@@ -6,6 +6,7 @@ turns others away. Queues are unlimited, so the engine never waits for a slow se
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import threading
@@ -148,6 +149,16 @@ class ReplicaLink:
         with self._sending:
             self._reports.close()
         self._context.term()
+
+
+def remove_sockets(*addresses: str) -> None:
+    """Remove sockets that their server left behind, and their folder if it is empty then."""
+    paths = [Path(address.removeprefix("ipc://")) for address in addresses]
+    for path in paths:
+        path.unlink(missing_ok=True)
+    for folder in {path.parent for path in paths}:
+        with contextlib.suppress(OSError):  # it holds something else, or is gone already
+            folder.rmdir()
 
 
 def _bind(socket: "zmq.Socket[bytes]", path: Path) -> None:

@@ -2,14 +2,14 @@ from array import array
 
 import msgspec
 import pytest
+
+from headway.app.torch_replica import executor_settings, refuse_too_big, warm_up
 from headway.compute.gpu.runner.settings import (
     AttentionChoice,
     DeviceChoice,
     DtypeChoice,
     ExecutorSettings,
 )
-
-from headway.app.torch_replica import executor_settings, refuse_too_big, warm_up
 from headway.core.base.errors import InvalidSetting, NotEnoughMemory
 from headway.core.messages.step import StepPlan, StepResult
 from tests.fault.scripted import SPEC
@@ -46,7 +46,7 @@ def test_startup_config_01_weights_that_cannot_fit_are_refused_before_they_are_r
         "the weights take 2.0 GiB as 32-bit numbers, but only 2.0 GiB of memory are free; "
         "use a smaller model or --dtype bfloat16, which takes half"
     )
-    with pytest.raises(NotEnoughMemory, match="use a smaller model$"):
+    with pytest.raises(NotEnoughMemory, match=r"use a smaller model$"):
         refuse_too_big(shapes, DtypeChoice.BFLOAT16, GIB)
 
 

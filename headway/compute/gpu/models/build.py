@@ -14,7 +14,7 @@ from headway.compute.gpu.models.decoder import (
     DecoderWeights,
     LayerWeights,
 )
-from headway.compute.gpu.ops.linear.reference import Head, head_dtype
+from headway.compute.gpu.ops.linear.head import Head, head_dtype
 from headway.compute.gpu.ops.linear.registry import Linear, make_linear
 from headway.core.base.model_card import ModelCard
 

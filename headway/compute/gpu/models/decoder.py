@@ -13,7 +13,7 @@ from torch import Tensor
 from headway.compute.gpu.attn.backend import StepAttention
 from headway.compute.gpu.kvpool.device import KvPool
 from headway.compute.gpu.ops.activation.reference import swiglu
-from headway.compute.gpu.ops.linear.reference import Head
+from headway.compute.gpu.ops.linear.head import Head
 from headway.compute.gpu.ops.linear.registry import Linear
 from headway.compute.gpu.ops.norm.reference import rms_norm
 from headway.compute.gpu.ops.rope.reference import rope_angles, rotate_heads_
@@ -84,9 +84,9 @@ class Decoder:
             q, kv = self._rotated_heads(layer.qkv(x), cos, sin)
             pool.write(index, tokens.slots, kv)
             mixed = attention.attend(q, pool.layer(index))
-            hidden = hidden + layer.attention_output(mixed.flatten(1))
+            hidden += layer.attention_output(mixed.flatten(1))
             x = self._normalise(hidden, layer.mlp_norm)
-            hidden = hidden + layer.down(swiglu(layer.gate_up(x)))
+            hidden += layer.down(swiglu(layer.gate_up(x)))
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:

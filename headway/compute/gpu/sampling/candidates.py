@@ -1,9 +1,11 @@
-"""One draw out of one row, without sorting the vocabulary in the usual case.
+"""One draw out of one row, without sorting the vocabulary.
 
 Order of the filters: temperature, top-k, top-p of what is left, min-p. A few dozen best
 tokens nearly always decide all three; whether they do is checked against the mass of the
-whole row, and more candidates are taken only when they do not.
+whole row. When they do not, exactly those tokens are sorted that may pass.
 """
+
+import math
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +15,10 @@ from torch import Tensor
 from headway.core.messages.path import Sampling
 
 FIRST_CANDIDATES = 64
-WIDER_CANDIDATES = 2048
+# Buckets of the histogram that bounds top-p, 64 to one unit of logit / temperature. The last
+# one holds all that is below e^-40 of the best.
+BUCKETS_A_UNIT = 64
+NUM_BUCKETS = 40 * BUCKETS_A_UNIT
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -23,32 +28,27 @@ def draw(row: Tensor, best: Tensor, best_ids: Tensor, sampling: Sampling, chance
     """The token at `chance` (in [0, 1)) of the row's filtered distribution, by inverse CDF.
 
     row             [V]  finite float32 logits
-    best, best_ids  [K]  the row's K largest, from topk
+    best, best_ids  [K]  the row's K largest, from topk, best first
 
     Tokens are laid out best first (equal ones by id), or by id when nothing is filtered.
     """
+    top = float(best[0])
     if not _is_filtered(sampling):
-        return _draw_unfiltered(row, float(best[0]), sampling.temperature, chance)
-    total: float | None = None
-    for width in (len(best), WIDER_CANDIDATES, len(row)):
-        if width > len(best):
-            best, best_ids = torch.topk(row, min(width, len(row)))
-        values, ids = _best_first(best, best_ids)
-        weights = np.exp((values - values[0]) / sampling.temperature)
-        if total is None and not _is_decided_by_top_k(sampling, len(weights)):
-            total = _mass(row, float(values[0]), sampling.temperature)
-        kept = _num_kept(weights, total, sampling, is_whole=len(weights) == len(row))
-        if kept is not None:
-            return int(ids[_pick(np.cumsum(weights[:kept]), chance)])
-    raise AssertionError("a whole row is always enough")
+        masses = ((row.double() - top) / sampling.temperature).exp().cumsum(0)
+        return _pick(masses.cpu().numpy(), chance)
+    is_enough = len(best) == len(row) or 0 < sampling.top_k <= len(best)
+    total = None if sampling.top_k > 0 else _mass(row, top, sampling.temperature)
+    values, ids = _best_first(best, best_ids)
+    if not is_enough:
+        is_enough = _is_decided(values, top, total, sampling)
+    if not is_enough:
+        values, ids = _best_first(*_all_that_may_pass(row, top, sampling))
+    weights = _weights(values, top, sampling)
+    return int(ids[_pick(np.cumsum(weights[: _num_kept(weights, total, sampling)]), chance)])
 
 
 def _is_filtered(sampling: Sampling) -> bool:
     return sampling.top_k > 0 or sampling.top_p < 1.0 or sampling.min_p > 0.0
-
-
-def _is_decided_by_top_k(sampling: Sampling, num_candidates: int) -> bool:
-    return 0 < sampling.top_k <= num_candidates
 
 
 def _best_first(best: Tensor, best_ids: Tensor) -> tuple[Floats, Ints]:
@@ -58,42 +58,60 @@ def _best_first(best: Tensor, best_ids: Tensor) -> tuple[Floats, Ints]:
     return values[order], ids[order]
 
 
+def _weights(values: Floats, top: float, sampling: Sampling) -> Floats:
+    """Best first, the first is 1; those past top-k are gone."""
+    if sampling.top_k > 0:
+        values = values[: sampling.top_k]
+    weights: Floats = np.exp((values - top) / sampling.temperature)
+    return weights
+
+
 def _mass(row: Tensor, top: float, temperature: float) -> float:
     """Sum of the weights of all tokens, relative to the best one's."""
     return float(((row - top) / temperature).exp().sum(dtype=torch.float64))
 
 
-def _num_kept(
-    weights: Floats, total: float | None, sampling: Sampling, *, is_whole: bool
-) -> int | None:
-    """How many of the candidates pass; None when there may be more than these.
+def _is_decided(values: Floats, top: float, total: float | None, sampling: Sampling) -> bool:
+    """Whether a token that is not among these could not pass either; top-k does not tell."""
+    if total is None:
+        return False
+    weights = _weights(values, top, sampling)
+    if sampling.min_p > 0.0 and weights[-1] < sampling.min_p:
+        return True
+    return sampling.top_p < 1.0 and float(weights.sum()) >= sampling.top_p * total
 
-    weights  [K] best first, the first is 1
-    total    mass of the row, when top-k does not cut within the candidates
+
+def _all_that_may_pass(row: Tensor, top: float, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """Values and ids of a set that holds every token that the filters let pass."""
+    if sampling.top_k > 0:
+        values, ids = torch.topk(row, min(sampling.top_k, len(row)))
+        return values, ids
+    if sampling.min_p > 0.0:
+        bound = top + sampling.temperature * math.log(sampling.min_p)
+        margin = 1e-5 * max(abs(bound), abs(top))  # the row and the bound are rounded
+        passes = row >= bound - margin
+    else:
+        below = (top - row.double()) / sampling.temperature
+        buckets = (below * BUCKETS_A_UNIT).clamp_(max=NUM_BUCKETS - 1).long()
+        masses = torch.bincount(buckets, weights=(-below).exp(), minlength=NUM_BUCKETS).cumsum(0)
+        passes = buckets <= torch.searchsorted(masses, sampling.top_p * masses[-1])
+    ids = passes.nonzero()[:, 0]
+    return row[ids], ids
+
+
+def _num_kept(weights: Floats, total: float | None, sampling: Sampling) -> int:
+    """How many of the weights pass top-p and min-p; at least one.
+
+    total  mass of the row; None: these weights are all that top-k left
     """
-    is_decided = is_whole
-    if _is_decided_by_top_k(sampling, len(weights)):
-        weights = weights[: sampling.top_k]
-        total = float(weights.sum())
-        is_decided = True
-    elif sampling.top_k > 0 and not is_whole:
-        return None
-    assert total is not None, "the mass of the row is needed when top-k does not decide"
     kept = len(weights)
     if sampling.top_p < 1.0:
-        reached = int(np.searchsorted(np.cumsum(weights), sampling.top_p * total))
-        if reached < kept:
-            kept, is_decided = reached + 1, True
+        cumulative = np.cumsum(weights)
+        wanted = sampling.top_p * (float(cumulative[-1]) if total is None else total)
+        kept = min(kept, int(np.searchsorted(cumulative, wanted)) + 1)
     if sampling.min_p > 0.0:
-        likely = int((weights >= sampling.min_p).sum())
-        if likely < len(weights):
-            kept, is_decided = min(kept, max(likely, 1)), True
-    return kept if is_decided else None
-
-
-def _draw_unfiltered(row: Tensor, top: float, temperature: float, chance: float) -> int:
-    weights = ((row.double() - top) / temperature).exp()
-    return _pick(weights.cumsum(0).cpu().numpy(), chance)
+        kept = min(kept, max(int((weights >= sampling.min_p).sum()), 1))
+    return kept
 
 
 def _pick(cumulative: Floats, chance: float) -> int:

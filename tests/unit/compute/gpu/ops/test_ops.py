@@ -7,8 +7,9 @@ import torch
 
 from headway.compute.gpu.ops.activation.reference import swiglu
 from headway.compute.gpu.ops.linear import prepacked
+from headway.compute.gpu.ops.linear.head import Head, head_dtype
 from headway.compute.gpu.ops.linear.prepacked import PrepackedLinear
-from headway.compute.gpu.ops.linear.reference import Head, PlainLinear, head_dtype
+from headway.compute.gpu.ops.linear.reference import PlainLinear
 from headway.compute.gpu.ops.linear.registry import make_linear
 from headway.compute.gpu.ops.norm.reference import rms_norm
 from headway.compute.gpu.ops.rope.reference import rope_angles, rotate_heads_
@@ -92,13 +93,31 @@ def test_both_linears_equal_the_sum_of_products(
         assert_close("prepacked", PrepackedLinear(weight, bias)(x), want)
 
 
-def test_logits_are_float32_on_the_cpu_whatever_the_matrices_are() -> None:
+@pytest.mark.parametrize("rows", [1, 2, 8, 9, 17])
+def test_logits_are_float32_on_the_cpu_whatever_the_matrices_are(rows: int) -> None:
     assert head_dtype(torch.bfloat16, CPU) is torch.float32
-    weight, x = normal(257, 16), normal(3, 16)
+    weight, x = normal(257, 16), normal(rows, 16)
     logits = Head(weight)(x)
     assert logits.dtype is torch.float32
+    assert logits.is_contiguous()
     assert_close("head", logits, x.double() @ weight.double().T)
 
 
 def test_a_gpu_keeps_its_own_dtype_for_the_head() -> None:
     assert head_dtype(torch.bfloat16, torch.device("cuda")) is torch.bfloat16
+
+
+def test_a_build_that_cannot_prepack_keeps_the_plain_matrix(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(*_: object) -> None:
+        raise NotImplementedError
+
+    prepacked.is_supported.cache_clear()
+    monkeypatch.setattr(PrepackedLinear, "__init__", missing)
+    assert isinstance(make_linear(normal(3, 2), None), PlainLinear)
+    prepacked.is_supported.cache_clear()
+
+
+def test_a_gpu_never_prepacks() -> None:
+    assert not prepacked.is_supported(torch.float32, torch.device("cuda"))

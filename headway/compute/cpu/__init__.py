@@ -1,0 +1,1 @@
+"""The executor for CPUs: NumPy and Numba, never torch."""

@@ -1,0 +1,30 @@
+"""The one way to compile a kernel."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+
+Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+
+# No fastmath: its reassociation would make a sum depend on how many rows a step has.
+# No parallel=True: the executor's own thread team splits the work.
+OPTIONS: dict[str, Any] = {
+    "nogil": True,
+    "error_model": "numpy",
+    "boundscheck": False,
+    "fastmath": False,
+    "cache": True,
+}
+
+
+def kernel(function: Kernel) -> Kernel:
+    """Compile at the first call, without the interpreter lock; cached on disk."""
+    compiled: Kernel = numba.njit(**OPTIONS)(function)
+    return compiled
+
+
+def inlined(function: Kernel) -> Kernel:
+    """The same for a small part that is compiled into its callers."""
+    compiled: Kernel = numba.njit(**OPTIONS, inline="always")(function)
+    return compiled
