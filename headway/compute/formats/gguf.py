@@ -16,6 +16,7 @@ from headway.core.base.errors import ModelFileError
 log = logging.getLogger(__name__)
 
 Floats = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
 # What the library raises for a file that is not GGUF, is cut short or is damaged.
 DAMAGE = (
     ValueError,
@@ -135,12 +136,25 @@ class GgufTensors:
 
     def read(self, spec: WantedTensor) -> Floats:
         """The tensor in float32, query and key rows in halves; a new, writable array."""
-        tensor = self._tensors[spec.name]
-        raw = tensor.data.reshape(spec.shape[0] if len(spec.shape) > 1 else 1, -1)
-        values = expand(tensor.tensor_type.name, raw.view(np.uint8)).reshape(spec.shape)
+        values = expand(self.type_name(spec), self._stored(spec)).reshape(spec.shape)
         if spec.rotated_heads:
             values = unpermute_rows(values, spec.rotated_heads, self._rope_dim)
         return values
+
+    def read_blocks(self, spec: WantedTensor) -> Bytes:
+        """The tensor as the file has it, [rows, bytes of a row], query and key rows in halves.
+
+        A view of the file's own pages where no row has to move.
+        """
+        blocks = self._stored(spec)
+        if spec.rotated_heads:
+            blocks = unpermute_rows(blocks, spec.rotated_heads, self._rope_dim)
+        return blocks
+
+    def _stored(self, spec: WantedTensor) -> Bytes:
+        raw = self._tensors[spec.name].data.reshape(spec.shape[0] if len(spec.shape) > 1 else 1, -1)
+        blocks: Bytes = raw.view(np.uint8)
+        return blocks
 
 
 def _open(path: str) -> Any:

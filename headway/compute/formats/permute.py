@@ -1,12 +1,14 @@
 """Order of the rows of query and key matrices."""
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float32]
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 
-def unpermute_rows(rows: Floats, num_heads: int, rope_dim: int) -> Floats:
+def unpermute_rows(rows: npt.NDArray[Scalar], num_heads: int, rope_dim: int) -> npt.NDArray[Scalar]:
     """Put rotary rows stored as neighbouring pairs back into two halves a head.
 
     rows  [num_heads * head_dim, ...]  of the query, or of the key with its own heads;

@@ -1,0 +1,1 @@
+"""From a plan's columns to arrays that every executor starts from."""

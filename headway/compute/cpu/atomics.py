@@ -1,0 +1,64 @@
+"""What a team of threads needs inside compiled code: atomic counters and a way to wait."""
+
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+_I64 = ir.IntType(64)
+_HAS_PAUSE = llvm.get_process_triple().startswith(("x86_64", "i686"))
+
+
+@intrinsic
+def atomic_add(typing_context: Any, address: Any, amount: Any) -> Any:
+    """Add to the int64 at an address; returns what was there before."""
+    signature = types.int64(types.intp, types.int64)
+
+    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], _I64.as_pointer())
+        return builder.atomic_rmw("add", pointer, args[1], ordering="seq_cst")
+
+    return signature, build
+
+
+@intrinsic
+def atomic_load(typing_context: Any, address: Any) -> Any:
+    """The int64 at an address, and everything written before it was."""
+    signature = types.int64(types.intp)
+
+    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], _I64.as_pointer())
+        return builder.load_atomic(pointer, ordering="acquire", align=8)
+
+    return signature, build
+
+
+@intrinsic
+def pause(typing_context: Any) -> Any:
+    """A moment in a waiting loop that leaves the core's other work alone."""
+    signature = types.void()
+
+    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        if _HAS_PAUSE:
+            kind = ir.FunctionType(ir.VoidType(), [])
+            hint = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse2.pause")
+            builder.call(hint, [])
+        return context.get_dummy_value()
+
+    return signature, build
+
+
+@intrinsic
+def give_way(typing_context: Any) -> Any:
+    """Let another thread have the core, if one waits for it (POSIX sched_yield)."""
+    signature = types.void()
+
+    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.IntType(32), [])
+        builder.call(cgutils.get_or_insert_function(builder.module, kind, "sched_yield"), [])
+        return context.get_dummy_value()
+
+    return signature, build
