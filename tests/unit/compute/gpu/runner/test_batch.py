@@ -28,35 +28,13 @@ def mixed_plan() -> StepPlan:
     )
 
 
-def test_positions_and_slots_come_from_the_plan_and_the_grid() -> None:
-    batch = batch_of(mixed_plan())
-    assert batch.positions.tolist() == [9, 3, 4, 5, 6, 0]
-    assert batch.slots.tolist() == [6 * 4 + 1, 5 * 4 + 3, 2 * 4, 2 * 4 + 1, 2 * 4 + 2, 7 * 4]
-
-
 def test_rows_see_the_slots_of_all_their_positions() -> None:
     layout = batch_of(mixed_plan()).layout
     assert layout.row_slots(1).tolist() == [20, 21, 22, 23, 8, 9, 10]
     assert layout.row_slots(0).tolist() == [12, 13, 14, 15, 16, 17, 18, 19, 24, 25]
 
 
-def test_pending_tokens_are_the_last_steps_draws() -> None:
+def test_pending_tokens_are_the_last_steps_draws_on_the_device() -> None:
     tokens = batch_of(mixed_plan()).tokens(array("i", [77, 88]))
     assert tokens.token_ids.tolist() == [77, 20, 21, 22, 23, 88]
-
-
-def test_sampled_rows_are_found_by_their_last_token() -> None:
-    plan = mixed_plan()
-    assert batch_of(plan).last_tokens(plan.sample_rows).tolist() == [4, 5]
-
-
-def test_nothing_of_the_plan_or_grid_is_kept_by_reference() -> None:
-    plan, grid = mixed_plan(), GRID.copy()
-    batch = make_batch(plan, grid, 4, torch.float32, torch.device("cpu"))
-    slots = batch.slots.tolist()
-    grid[:] = 0
-    for column in (plan.starts, plan.num_tokens, plan.token_ids):
-        column[0] = 1
-    assert batch.slots.tolist() == slots
-    assert batch.layout.row_slots(0)[-1] == 25
-    assert batch.token_ids[0] == 10
+    assert tokens.positions.tolist() == [9, 3, 4, 5, 6, 0]
