@@ -1,9 +1,7 @@
-from array import array
-
 import msgspec
 import pytest
 
-from headway.app.torch_replica import executor_settings, refuse_too_big, warm_up
+from headway.app.torch_replica import executor_settings, refuse_too_big
 from headway.compute.gpu.runner.settings import (
     AttentionChoice,
     DeviceChoice,
@@ -11,7 +9,6 @@ from headway.compute.gpu.runner.settings import (
     ExecutorSettings,
 )
 from headway.core.base.errors import InvalidSetting, NotEnoughMemory
-from headway.core.messages.step import StepPlan, StepResult
 from tests.fault.scripted import SPEC
 
 GIB = 1024**3
@@ -48,30 +45,3 @@ def test_startup_config_01_weights_that_cannot_fit_are_refused_before_they_are_r
     )
     with pytest.raises(NotEnoughMemory, match=r"use a smaller model$"):
         refuse_too_big(shapes, DtypeChoice.BFLOAT16, GIB)
-
-
-class OneStep:
-    """An executor that keeps the plan it was given."""
-
-    def __init__(self) -> None:
-        self.plan: StepPlan | None = None
-        self.collected = 0
-
-    def submit(self, plan: StepPlan) -> None:
-        self.plan = plan
-
-    def collect(self) -> StepResult:
-        self.collected += 1
-        return StepResult(step=0, token_ids=array("i", [1]), logprobs=(None,))
-
-    def close(self) -> None:
-        raise AssertionError("it is needed afterwards")
-
-
-def test_the_warm_up_computes_and_draws_one_token() -> None:
-    executor = OneStep()
-    warm_up(executor)
-    assert executor.plan is not None
-    assert executor.plan.num_tokens == array("i", [1])
-    assert len(executor.plan.states) == 1
-    assert executor.collected == 1

@@ -32,6 +32,11 @@ class LoadedModel:
     bytes_per_kv_value: int
     description: str  # e.g. "torch cpu float32, sdpa attention, 2 threads"
 
+    @property
+    def dtype_name(self) -> str:
+        """For people: "float32"."""
+        return str(self.dtype).removeprefix("torch.")
+
 
 def load_model(
     card: ModelCard, settings: ExecutorSettings, progress: Callable[[int, int], None]
