@@ -1,0 +1,149 @@
+"""From tensors of a file to what the compiled step reads: panels, norms, rotation tables."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from headway.compute.arch.family import Part, TensorSpec
+from headway.compute.arch.registry import tensor_specs
+from headway.compute.arch.rope import inverse_frequencies
+from headway.compute.cpu.pack import PackedLinear, RawMatrix, pack
+from headway.compute.cpu.rope import rotation_tables
+from headway.compute.formats.blocks import expand
+from headway.compute.formats.gguf import GgufTensors
+from headway.core.base.errors import ModelFileError
+from headway.core.base.model_card import ModelCard
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+
+# Matrices of a layer, in the order of `Weights.linears`; those that share their input are one.
+LINEARS: tuple[tuple[Part, ...], ...] = (
+    (Part.QUERY, Part.KEY, Part.VALUE),
+    (Part.ATTENTION_OUTPUT,),
+    (Part.GATE, Part.UP),
+    (Part.DOWN,),
+)
+QKV, OUTPUT, GATE_UP, DOWN = range(4)
+KIND, ADDRESS, INPUTS, PANELS = range(4)  # columns that describe one packed matrix
+
+
+class Embedding:
+    """Rows of the embedding, kept as the file has them and expanded when asked for."""
+
+    def __init__(self, type_name: str, rows: npt.NDArray[np.uint8]) -> None:
+        self._type_name = type_name
+        self._rows = rows
+
+    def of(self, token_ids: Ints) -> Floats:
+        """[T] ids to [T, C] float32."""
+        return expand(self._type_name, self._rows[token_ids])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """A model's numbers, and the arrays through which compiled code finds them."""
+
+    embedding: Embedding
+    linears: Ints  # [L, 4, 4] KIND, ADDRESS, INPUTS, PANELS of each of LINEARS
+    head: Ints  # [4] the same
+    norms: Floats  # [2 L + 1, C] of attention and MLP, layer after layer; then the output's
+    cosines: Floats  # [positions, rope_dim / 2]
+    sines: Floats
+    packed: tuple[PackedLinear, ...]  # keeps the memory behind ADDRESS alive
+    num_bytes: int
+
+
+class WeightReader:
+    """Reads one file once."""
+
+    def __init__(self, card: ModelCard) -> None:
+        """Open and check the file; raises ModelFileError before memory is taken."""
+        specs = tensor_specs(card)
+        self._card = card
+        self._file = GgufTensors(card.path, specs, card.rope_dim)
+        self._specs = {(s.layer, s.part): s for s in specs if s in self._file and not s.is_bias}
+        biases = [s.name for s in specs if s.is_bias and s in self._file]
+        if biases:
+            raise ModelFileError(
+                card.path,
+                f"tensor {biases[0]} is a bias, which the CPU executor does not add yet; "
+                "use --executor torch",
+            )
+        self._total = sum(self._file.num_bytes(s) for s in self._specs.values())
+        self._done = 0
+
+    def read(self, num_positions: int, progress: Callable[[int, int], None]) -> Weights:
+        """Everything; `progress` is told bytes read and bytes in all."""
+        card = self._card
+        progress(0, self._total)
+        layers = []
+        for layer in range(card.num_layers):
+            layers.append([self._packed(layer, parts) for parts in LINEARS])
+            progress(self._done, self._total)
+        head_part = Part.HEAD if (None, Part.HEAD) in self._specs else Part.EMBEDDING
+        head = self._packed(None, (head_part,))
+        embedding_spec = self._specs[None, Part.EMBEDDING]
+        factors = self._specs.get((None, Part.ROPE_FACTORS))
+        frequencies = inverse_frequencies(card, None if factors is None else self._floats(factors))
+        cosines, sines = rotation_tables(frequencies, num_positions)
+        norms = self._norms()
+        packed = (*(each for layer in layers for each in layer), head)
+        progress(self._total, self._total)
+        return Weights(
+            embedding=Embedding(
+                self._file.type_name(embedding_spec), self._file.read_blocks(embedding_spec)
+            ),
+            linears=np.array([[_described(each) for each in layer] for layer in layers], np.int64),
+            head=np.array(_described(head), np.int64),
+            norms=norms,
+            cosines=cosines,
+            sines=sines,
+            packed=packed,
+            num_bytes=sum(each.data.nbytes for each in packed)
+            + norms.nbytes
+            + cosines.nbytes
+            + sines.nbytes,
+        )
+
+    def _packed(self, layer: int | None, parts: Sequence[Part]) -> PackedLinear:
+        """One matrix of several that share their input.
+
+        Where their types differ they become float32, which holds every type's numbers.
+        """
+        specs = [self._specs[layer, part] for part in parts]
+        if len({self._file.type_name(spec) for spec in specs}) == 1:
+            matrices = [RawMatrix(self._file.type_name(s), self._blocks(s)) for s in specs]
+        else:
+            matrices = [
+                RawMatrix("F32", np.ascontiguousarray(self._floats(s)).view(np.uint8))
+                for s in specs
+            ]
+        try:
+            (packed,) = pack(matrices)
+        except ValueError as error:
+            names = ", ".join(spec.name for spec in specs)
+            raise ModelFileError(self._card.path, f"tensors {names}: {error}") from error
+        return packed
+
+    def _norms(self) -> Floats:
+        card = self._card
+        wanted: list[tuple[int | None, Part]] = []
+        for layer in range(card.num_layers):
+            wanted += [(layer, Part.ATTENTION_NORM), (layer, Part.MLP_NORM)]
+        wanted.append((None, Part.OUTPUT_NORM))
+        return np.stack([self._floats(self._specs[key]) for key in wanted])
+
+    def _blocks(self, spec: TensorSpec) -> npt.NDArray[np.uint8]:
+        self._done += self._file.num_bytes(spec)
+        return self._file.read_blocks(spec)
+
+    def _floats(self, spec: TensorSpec) -> Floats:
+        self._done += self._file.num_bytes(spec)
+        return self._file.read(spec)
+
+
+def _described(packed: PackedLinear) -> tuple[int, int, int, int]:
+    return int(packed.format), packed.address, packed.num_inputs, packed.num_panels

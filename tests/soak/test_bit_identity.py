@@ -1,0 +1,123 @@
+"""Answers of the CPU executor do not depend on who shares the step: to the last bit (M1)."""
+
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+
+from headway.compute.cpu.executor import CpuExecutor
+from headway.compute.cpu.loading import LoadedModel, load_model
+from headway.compute.cpu.settings import CpuSettings
+from headway.core.engine.core import EngineCore
+from headway.core.messages.path import EngineRequest, Sampling, Tokens
+from headway.service.loaders.model_files import ModelFile
+from headway.service.loaders.tokenizer_files import build_tokenizer
+from tests.drive import Answer, Drive
+from tests.fakes import engine_settings, request
+from tests.soak.scale import scaled
+
+NUM_REQUESTS = 12
+
+
+@dataclass(frozen=True)
+class Mix:
+    """How a crowd of requests is served."""
+
+    order: tuple[int, ...]
+    arrivals: tuple[int, ...]  # step at which each of `order` arrives
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    num_blocks: int
+    caching: bool
+    depth: int
+
+
+def random_mix(rng: Random) -> Mix:
+    order = tuple(rng.sample(range(NUM_REQUESTS), rng.randint(2, NUM_REQUESTS)))
+    return Mix(
+        order=order,
+        arrivals=tuple(rng.randrange(12) for _ in order),
+        max_num_seqs=rng.randint(1, 8),
+        max_num_batched_tokens=rng.choice((7, 16, 33, 64, 256)),
+        num_blocks=rng.choice((9, 14, 60)),  # few enough that sequences are preempted
+        caching=rng.random() < 0.5,
+        depth=rng.randint(0, 1),
+    )
+
+
+def drive(model: LoadedModel, file: ModelFile, mix: Mix) -> Drive:
+    settings = engine_settings(
+        max_model_len=144,
+        max_num_seqs=mix.max_num_seqs,
+        max_num_batched_tokens=mix.max_num_batched_tokens,
+        block_size=16,
+        num_blocks=mix.num_blocks,
+        enable_prefix_caching=mix.caching,
+    )
+    core = EngineCore(settings, build_tokenizer(file))
+    executor = CpuExecutor(model, settings, core.grid.view, core.grid.width)
+    return Drive(core, executor, mix.depth)
+
+
+def crowd() -> list[EngineRequest]:
+    """Requests that share beginnings, sample in different ways and have every length."""
+    rng = Random(42)
+    stem = [rng.randrange(1000, 40_000) for _ in range(48)]
+    made = []
+    for index in range(NUM_REQUESTS):
+        own = [rng.randrange(1000, 40_000) for _ in range(rng.randint(1, 60))]
+        sampling = Sampling(
+            max_tokens=rng.randint(1, 12),
+            seed=index,
+            temperature=rng.choice((0.0, 0.8, 1.3)),
+            top_k=rng.choice((0, 20)),
+            top_p=rng.choice((1.0, 0.9)),
+            repetition_penalty=rng.choice((1.0, 1.2)),
+            num_logprobs=3,
+        )
+        prompt = stem[: rng.choice((0, 16, 33, 48))] + own
+        made.append(request(f"r{index}", prompt, sampling=sampling))
+    return made
+
+
+def bits(answer: Answer) -> list[tuple[object, ...]]:
+    """Tokens, text and log-probabilities, exactly."""
+    return [
+        (event.token_ids, event.text, event.logprobs, event.finish_reason)
+        for event in answer.events
+        if isinstance(event, Tokens)
+    ]
+
+
+def serve(model: LoadedModel, file: ModelFile, mix: Mix, requests: list[EngineRequest]) -> Drive:
+    served = drive(model, file, mix)
+    for step in range(5000):
+        for index, arrival in zip(mix.order, mix.arrivals, strict=True):
+            if arrival == step:
+                served.add(requests[index])
+        if not served.step() and step >= max(mix.arrivals):
+            served.executor.close()
+            return served
+    raise AssertionError("no end after 5000 steps")
+
+
+@pytest.mark.soak
+@pytest.mark.spec("M1")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_answers_are_bit_identical_alone_and_in_any_mix(smollm2: ModelFile, threads: int) -> None:
+    model = load_model(smollm2.card, CpuSettings(threads=threads), lambda _done, _all: None)
+    requests = crowd()
+    alone = {}
+    for index, each in enumerate(requests):
+        served = serve(model, smollm2, Mix((index,), (0,), 1, 512, 60, False, 0), requests)
+        alone[each.id] = bits(served.answers[each.id])
+    rng = Random(1000 + threads)
+    preemptions = 0
+    for number in range(scaled(200) // 2):
+        mix = random_mix(rng)
+        served = serve(model, smollm2, mix, requests)
+        preemptions += served.core.status().preemptions
+        for index in mix.order:
+            name = requests[index].id
+            assert bits(served.answers[name]) == alone[name], (number, mix, name)
+    assert preemptions > 0
