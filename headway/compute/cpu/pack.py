@@ -1,0 +1,266 @@
+"""Weights of linear layers as the kernels read them: panels of 48 output columns.
+
+A panel is one contiguous run of bytes, padded to 64; the panels follow each other. With
+G = inputs / 32 groups, `step` the four inputs of one dot product (inputs 4 * step ... + 3 of
+the group), and shapes written as [slowest, ..., fastest]:
+
+format   values                              then scales, raw float16 bits
+Q8_0     u8  [G, 8 steps, 48 columns, 4]     [G, 48] d            value: d * (u8 - 128)
+Q4_0     u8  [G, 4 steps, 48 columns, 4]     [G, 48] d            value: d * (nibble - 8)
+Q4_1     u8  [G, 4 steps, 48 columns, 4]     [G, 2, 48] d, m      value: d * nibble + m
+BF16     u16 [inputs, 48 columns]            none
+F32      f32 [inputs, 48 columns]            none
+
+Of 4-bit values the low nibbles of step s are its inputs and the high nibbles those of step
+s + 4, as in GGUF's blocks. Nothing is rounded: GGUF's numbers are kept (F16 becomes F32).
+Columns past the last output are zero weights.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import groupby
+
+import numpy as np
+import numpy.typing as npt
+
+COLUMNS = 48
+GROUP = 32
+LINE = 64
+
+Bytes = npt.NDArray[np.uint8]
+Allocate = Callable[[int], Bytes]
+# Rows of raw blocks that are rearranged at once: bounds the temporary copies.
+CHUNK_PANELS = 64
+
+
+class Format(IntEnum):
+    """How a packed matrix holds its weights; an int, so that compiled code can switch on it."""
+
+    Q8_0 = 0
+    Q4_0 = 1
+    Q4_1 = 2
+    BF16 = 3
+    F32 = 4
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether its kernel takes quantized activations (else float32 ones)."""
+        return self in BLOCK_BYTES
+
+
+# GGUF's bytes for 32 values, and how many of them come before the values.
+BLOCK_BYTES = {Format.Q8_0: 34, Format.Q4_0: 18, Format.Q4_1: 20}
+HEAD_BYTES = {Format.Q8_0: 2, Format.Q4_0: 2, Format.Q4_1: 4}
+VALUE_BYTES = {Format.BF16: 2, Format.F32: 4}
+FORMAT_OF = {
+    "Q8_0": Format.Q8_0,
+    "Q4_0": Format.Q4_0,
+    "Q4_1": Format.Q4_1,
+    "BF16": Format.BF16,
+    "F32": Format.F32,
+    "F16": Format.F32,
+}
+
+
+@dataclass(frozen=True)
+class RawMatrix:
+    """A matrix as a GGUF file holds it."""
+
+    type_name: str
+    """GGUF's name of the type, a key of FORMAT_OF."""
+    rows: Bytes
+    """[outputs, bytes of a row] uint8."""
+
+    @property
+    def num_inputs(self) -> int:
+        """Values of a row."""
+        num_bytes = int(self.rows.shape[1])
+        if self.type_name in ("F16", "BF16"):
+            return num_bytes // 2
+        if self.type_name == "F32":
+            return num_bytes // 4
+        return num_bytes // BLOCK_BYTES[FORMAT_OF[self.type_name]] * GROUP
+
+
+@dataclass(frozen=True)
+class PackedLinear:
+    """One or more matrices of the same type and inputs, their outputs side by side."""
+
+    format: Format
+    num_inputs: int
+    num_outputs: int
+    data: Bytes
+    """All panels; begins at a multiple of 64 bytes."""
+
+    @property
+    def num_panels(self) -> int:
+        """Panels of 48 columns."""
+        return num_panels(self.num_outputs)
+
+    @property
+    def padded_outputs(self) -> int:
+        """Columns that the kernel writes: num_outputs up to a multiple of 48."""
+        return self.num_panels * COLUMNS
+
+    @property
+    def address(self) -> int:
+        """Where the first panel begins; valid while `data` lives."""
+        return int(self.data.ctypes.data)
+
+
+def num_panels(num_outputs: int) -> int:
+    """Panels for so many outputs."""
+    return -(-num_outputs // COLUMNS)
+
+
+def panel_bytes(format_: Format, num_inputs: int) -> int:
+    """Distance from one panel to the next."""
+    if not format_.is_quantized:
+        size = num_inputs * COLUMNS * VALUE_BYTES[format_]
+    else:
+        size = num_inputs // GROUP * COLUMNS * BLOCK_BYTES[format_]
+    return -(-size // LINE) * LINE
+
+
+def aligned(num_bytes: int) -> Bytes:
+    """New memory that begins at a multiple of 64; its contents are arbitrary."""
+    memory = np.empty(num_bytes + LINE, np.uint8)
+    start = -int(memory.ctypes.data) % LINE
+    return memory[start : start + num_bytes]
+
+
+class Arena:
+    """One piece of memory for many packed matrices, so that it can lie in large pages."""
+
+    def __init__(self, num_bytes: int) -> None:
+        """Room for `num_bytes`: the sum of packed_bytes over all that is to be packed."""
+        self._free = aligned(num_bytes)
+
+    def __call__(self, num_bytes: int) -> Bytes:
+        """The next piece; an `allocate` of `pack`. ValueError when it does not fit."""
+        if num_bytes > self._free.size:
+            raise ValueError(
+                f"{num_bytes} bytes do not fit into the arena's last {self._free.size}; "
+                "make it larger"
+            )
+        taken, self._free = self._free[:num_bytes], self._free[num_bytes:]
+        return taken
+
+
+def joined(matrices: Sequence[RawMatrix]) -> list[list[RawMatrix]]:
+    """Neighbours of one type, which become one PackedLinear each."""
+    return [list(run) for _, run in groupby(matrices, key=lambda m: m.type_name)]
+
+
+def packed_bytes(matrices: Sequence[RawMatrix]) -> int:
+    """What `pack` will allocate for them."""
+    return sum(
+        num_panels(sum(len(m.rows) for m in run))
+        * panel_bytes(FORMAT_OF[run[0].type_name], run[0].num_inputs)
+        for run in joined(matrices)
+    )
+
+
+def pack(matrices: Sequence[RawMatrix], allocate: Allocate = aligned) -> tuple[PackedLinear, ...]:
+    """Matrices that share their input, e.g. (query, key, value), as few packed ones.
+
+    Neighbours of one type become one PackedLinear, their outputs following each other
+    without a gap; where the type changes a new PackedLinear begins. So the result has one
+    item in the usual case, and its items' num_outputs say which columns they hold.
+
+    allocate  gives memory for a number of bytes, beginning at a multiple of 64
+    Raises ValueError for different numbers of inputs, for a row that is not whole blocks,
+    for an unknown type and for a scale that is not finite.
+    """
+    for matrix in matrices:
+        _check(matrix)
+    if len(inputs := sorted({matrix.num_inputs for matrix in matrices})) > 1:
+        raise ValueError(f"matrices of {inputs} inputs cannot share one input")
+    return tuple(_pack_run(run, allocate) for run in joined(matrices))
+
+
+def _check(matrix: RawMatrix) -> None:
+    if matrix.type_name not in FORMAT_OF:
+        raise ValueError(
+            f"weights of type {matrix.type_name} cannot be packed; use {', '.join(FORMAT_OF)}"
+        )
+    format_ = FORMAT_OF[matrix.type_name]
+    width = BLOCK_BYTES.get(format_, 2 if matrix.type_name == "F16" else VALUE_BYTES.get(format_))
+    if matrix.rows.shape[1] == 0 or matrix.rows.shape[1] % width:
+        raise ValueError(
+            f"a row of {matrix.rows.shape[1]} bytes is not whole {matrix.type_name} blocks of "
+            f"{width}; give the raw blocks as [outputs, bytes of a row]"
+        )
+
+
+def _pack_run(run: Sequence[RawMatrix], allocate: Allocate) -> PackedLinear:
+    format_ = FORMAT_OF[run[0].type_name]
+    num_outputs = sum(len(matrix.rows) for matrix in run)
+    num_inputs = run[0].num_inputs
+    size = panel_bytes(format_, num_inputs)
+    panels = num_panels(num_outputs)
+    data = allocate(panels * size)
+    chunks = data.reshape(panels, size)
+    for first in range(0, panels, CHUNK_PANELS):
+        chunk = chunks[first : first + CHUNK_PANELS]
+        rows = _rows(run, first * COLUMNS, len(chunk) * COLUMNS)
+        if format_.is_quantized:
+            _fill_blocks(format_, rows, num_inputs // GROUP, chunk)
+        else:
+            _fill_values(format_, run[0].type_name, rows, num_inputs, chunk)
+    return PackedLinear(format_, num_inputs, num_outputs, data)
+
+
+def _rows(run: Sequence[RawMatrix], first: int, count: int) -> Bytes:
+    """Rows [first, first + count) of the matrices one below the other; zeros past the end."""
+    rows = np.zeros((count, run[0].rows.shape[1]), np.uint8)
+    start = 0
+    for matrix in run:
+        begin, end = max(first, start), min(first + count, start + len(matrix.rows))
+        if begin < end:
+            rows[begin - first : end - first] = matrix.rows[begin - start : end - start]
+        start += len(matrix.rows)
+    return rows
+
+
+def _fill_blocks(format_: Format, rows: Bytes, groups: int, chunk: Bytes) -> None:
+    """Raw blocks into panels.
+
+    rows   [P * 48, bytes of a row]
+    chunk  [P, panel_bytes] out
+    """
+    panels = len(chunk)
+    head = HEAD_BYTES[format_]
+    blocks = rows.reshape(panels, COLUMNS, groups, BLOCK_BYTES[format_])
+    fours = np.ascontiguousarray(blocks[..., head:]).view(np.uint32)
+    scales = np.ascontiguousarray(blocks[..., :head]).view(np.uint16)
+    if not np.isfinite(scales.view(np.float16)).all():
+        raise ValueError(
+            "a scale of the weights is not finite; the file is damaged: fetch it again"
+        )
+    if format_ is Format.Q8_0:
+        fours ^= np.uint32(0x80808080)
+    values_end = groups * fours.shape[-1] * 4 * COLUMNS
+    scales_end = values_end + groups * head * COLUMNS
+    chunk[:, :values_end] = _as_bytes(fours.transpose(0, 2, 3, 1))
+    chunk[:, values_end:scales_end] = _as_bytes(scales.transpose(0, 2, 3, 1))
+    chunk[:, scales_end:] = 0
+
+
+def _fill_values(
+    format_: Format, type_name: str, rows: Bytes, num_inputs: int, chunk: Bytes
+) -> None:
+    """As _fill_blocks, for plain numbers."""
+    kind = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32}[type_name]
+    values = rows.view(kind).reshape(len(chunk), COLUMNS, num_inputs).transpose(0, 2, 1)
+    if type_name == "F16":
+        values = values.astype(np.float32)
+    end = num_inputs * COLUMNS * VALUE_BYTES[format_]
+    chunk[:, :end] = _as_bytes(values)
+    chunk[:, end:] = 0
+
+
+def _as_bytes(values: npt.NDArray[np.generic]) -> Bytes:
+    """[P, ...] as [P, bytes]."""
+    return np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1)

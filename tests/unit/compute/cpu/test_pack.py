@@ -1,0 +1,143 @@
+import gguf
+import numpy as np
+import numpy.typing as npt
+import pytest
+from gguf import GGMLQuantizationType
+
+from headway.compute.cpu.pack import (
+    COLUMNS,
+    FORMAT_OF,
+    Arena,
+    Format,
+    PackedLinear,
+    RawMatrix,
+    aligned,
+    num_panels,
+    pack,
+    packed_bytes,
+    panel_bytes,
+)
+
+Floats = npt.NDArray[np.float32]
+
+
+def raw(name: str, outputs: int, inputs: int, seed: int = 0) -> RawMatrix:
+    values = np.random.default_rng(seed).normal(size=(outputs, inputs)).astype(np.float32)
+    return RawMatrix(name, gguf.quants.quantize(values, GGMLQuantizationType[name]).view(np.uint8))
+
+
+def values_of(matrix: RawMatrix) -> Floats:
+    kind = GGMLQuantizationType[matrix.type_name]
+    floats: Floats = gguf.quants.dequantize(matrix.rows, kind).astype(np.float32)
+    return floats
+
+
+def unpack(packed: PackedLinear) -> Floats:
+    """Panels back to [padded outputs, inputs], by the layout that pack.py documents."""
+    inputs, groups = packed.num_inputs, packed.num_inputs // 32
+    columns = []
+    for panel in packed.data.reshape(packed.num_panels, -1):
+        if not packed.format.is_quantized:
+            kind = np.uint16 if packed.format is Format.BF16 else np.uint32
+            bits = panel[: inputs * COLUMNS * np.dtype(kind).itemsize].view(kind)
+            wide = bits.astype(np.uint32) << (16 if packed.format is Format.BF16 else 0)
+            columns.append(wide.view(np.float32).reshape(inputs, COLUMNS).T)
+            continue
+        is_wide = packed.format is Format.Q8_0
+        end = groups * COLUMNS * (32 if is_wide else 16)
+        q = panel[:end].reshape(groups, -1, COLUMNS, 4)
+        if not is_wide:
+            q = np.concatenate((q & 15, q >> 4), axis=1)
+        fields = 2 if packed.format is Format.Q4_1 else 1
+        scales = panel[end : end + groups * fields * 2 * COLUMNS].view(np.float16)
+        d = scales.astype(np.float32).reshape(groups, fields, COLUMNS)
+        offset = {Format.Q8_0: 128, Format.Q4_0: 8, Format.Q4_1: 0}[packed.format]
+        w = (q.transpose(2, 0, 1, 3).reshape(COLUMNS, groups, 32).astype(np.float32)) - offset
+        w *= d[:, 0].T[..., None]
+        if fields == 2:
+            w += d[:, 1].T[..., None]
+        columns.append(w.reshape(COLUMNS, inputs))
+    return np.concatenate(columns)
+
+
+@pytest.mark.parametrize("name", FORMAT_OF)
+@pytest.mark.parametrize(("outputs", "inputs"), [(48, 32), (1, 64), (100, 96), (49, 576)])
+def test_panels_hold_the_numbers_of_the_file(name: str, outputs: int, inputs: int) -> None:
+    matrix = raw(name, outputs, inputs)
+    (packed,) = pack([matrix])
+    assert (packed.num_outputs, packed.num_inputs) == (outputs, inputs)
+    assert packed.data.nbytes == packed.num_panels * panel_bytes(packed.format, inputs)
+    assert packed.address % 64 == 0
+    got = unpack(packed)
+    assert got.shape == (packed.padded_outputs, inputs)
+    assert np.array_equal(got[:outputs], values_of(matrix))
+    assert not got[outputs:].any()
+
+
+def test_many_panels_are_packed_in_pieces() -> None:
+    matrix = raw("Q4_0", 48 * 130 + 5, 32)
+    (packed,) = pack([matrix])
+    assert np.array_equal(unpack(packed)[: 48 * 130 + 5], values_of(matrix))
+
+
+def test_matrices_of_one_type_are_joined_without_a_gap() -> None:
+    parts = [raw("Q4_1", rows, 64, rows) for rows in (50, 7, 90)]
+    (packed,) = pack(parts)
+    assert packed.num_outputs == 147
+    want = np.concatenate([values_of(part) for part in parts])
+    assert np.array_equal(unpack(packed)[:147], want)
+
+
+def test_another_type_begins_another_matrix_in_order() -> None:
+    parts = [raw(name, 50, 64) for name in ("Q4_1", "Q4_1", "Q8_0", "F16", "F32", "Q4_1")]
+    packed = pack(parts)
+    assert [(p.format, p.num_outputs) for p in packed] == [
+        (Format.Q4_1, 100),
+        (Format.Q8_0, 50),
+        (Format.F32, 50),
+        (Format.F32, 50),
+        (Format.Q4_1, 50),
+    ]
+    want = np.concatenate([values_of(part) for part in parts])
+    got = np.concatenate([unpack(p)[: p.num_outputs] for p in packed])
+    assert np.array_equal(got, want)
+
+
+def test_bytes_in_panels_are_those_of_the_file_but_for_padding() -> None:
+    matrix = raw("Q4_1", 576, 576)
+    assert packed_bytes([matrix]) == matrix.rows.nbytes
+    assert packed_bytes([raw("Q8_0", 47, 64)]) == 48 * 34 * 2
+    assert (num_panels(48), num_panels(49)) == (1, 2)
+
+
+def test_an_arena_holds_all_and_no_more() -> None:
+    parts = [raw("Q8_0", 49, 32), raw("Q4_0", 10, 32)]
+    arena = Arena(packed_bytes(parts))
+    first, second = pack(parts, arena)
+    assert second.address == first.address + first.data.nbytes
+    with pytest.raises(ValueError, match="64 bytes do not fit into the arena's last 0"):
+        arena(64)
+    assert aligned(1).ctypes.data % 64 == 0
+
+
+def test_different_inputs_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"\[32, 64\] inputs cannot share"):
+        pack([raw("Q8_0", 1, 64), raw("Q8_0", 1, 32)])
+
+
+def test_rows_that_are_not_whole_blocks_are_refused() -> None:
+    with pytest.raises(ValueError, match="a row of 33 bytes is not whole Q8_0 blocks of 34"):
+        pack([RawMatrix("Q8_0", np.zeros((2, 33), np.uint8))])
+
+
+def test_an_unknown_type_is_refused() -> None:
+    with pytest.raises(ValueError, match="type Q6_K cannot be packed; use Q8_0"):
+        pack([RawMatrix("Q6_K", np.zeros((2, 210), np.uint8))])
+
+
+@pytest.mark.parametrize("name", ["Q8_0", "Q4_0", "Q4_1"])
+def test_a_scale_that_is_not_finite_is_refused(name: str) -> None:
+    matrix = raw(name, 3, 32)
+    matrix.rows[1, 0:2] = np.array([np.inf], np.float16).view(np.uint8)
+    with pytest.raises(ValueError, match="not finite; the file is damaged"):
+        pack([matrix])
