@@ -54,4 +54,5 @@ def gated(gate: Any, up: Any) -> Any:
 def silu_times_up_reference(gate_up: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
     """The same over the whole of [T, 2 * size], in float64."""
     gate, up = np.split(gate_up.astype(np.float64), 2, axis=1)
-    return gate / (1 + np.exp(-gate)) * up
+    result: npt.NDArray[np.float64] = gate / (1 + np.exp(-gate)) * up
+    return result

@@ -73,4 +73,5 @@ def rms_norm_reference(
     """x / rms(x) * weight over the last axis, in float64."""
     wide = x.astype(np.float64)
     mean = np.square(wide).mean(axis=-1, keepdims=True)
-    return wide / np.sqrt(mean + eps) * weight
+    result: npt.NDArray[np.float64] = wide / np.sqrt(mean + eps) * weight
+    return result
