@@ -30,7 +30,6 @@ from headway.compute.cpu.attention_plan import (
     FIRST,
     FIRST_CHUNK,
     KV_HEAD,
-    LOOKAHEAD,
     PARTIAL_EXTRA,
     ROW,
     SPLIT,
@@ -80,7 +79,8 @@ def attend(
     state = sums + 4 * max_rows * head_dim
     stats = state + 4 * max_rows * head_dim  # of each row: top and total, of chunk and of state
     key_groups = stats + 4 * 4 * max_rows
-    value_groups = key_groups + 8 * (GROUPS + LOOKAHEAD)
+    value_groups = key_groups + 8 * GROUPS
+    fetch = value_groups + 8 * GROUPS
     stride = 4 * (head_dim + PARTIAL_EXTRA)
     for u in range(first_unit, end_unit):
         first, count = units[u, FIRST], units[u, COUNT]
@@ -90,9 +90,15 @@ def attend(
         pack_queries(queries, tokens[first : first + count], kv_head, group, head_dim, query)
         for chunk in range(units[u, FIRST_CHUNK], units[u, END_CHUNK]):
             start = chunk * CHUNK
-            needed = min(GROUPS, (last_position - start) // 16 + 1)
-            table = block_table[units[u, ROW]]
-            find_groups(table, chunk, needed, kv_head, keys, values, key_groups, value_groups)
+            table, kv, last = block_table[units[u, ROW]], kv_head, last_position
+            find_groups(table, start, last, kv, keys, head_dim, 1, key_groups)
+            find_groups(table, start, last, kv, values, head_dim, head_dim, value_groups)
+            following = start + CHUNK  # whose K is fetched while V is worked on
+            if chunk + 1 == units[u, END_CHUNK] and u + 1 < end_unit:
+                table, kv = block_table[units[u + 1, ROW]], units[u + 1, KV_HEAD]
+                following = units[u + 1, FIRST_CHUNK] * CHUNK
+                last = positions[tokens[units[u + 1, FIRST] + units[u + 1, COUNT] - 1]]
+            find_groups(table, following, last, kv, keys, head_dim, head_dim, fetch)
             score_chunk(
                 rows,
                 group,
@@ -104,6 +110,7 @@ def attend(
                 head_dim,
                 key_groups,
                 2 * keys.shape[3],
+                value_groups,
                 scores,
             )
             weigh_chunk(
@@ -116,6 +123,7 @@ def attend(
                 scores,
                 stats,
                 value_groups,
+                fetch,
                 head_dim,
                 sums,
             )

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from headway.compute.cpu.attention_plan import CHUNK, LOOKAHEAD, SCORE_FLOATS
+from headway.compute.cpu.attention_plan import CHUNK, SCORE_FLOATS
 from headway.compute.cpu.attention_tiles import (
     TILE_ROWS,
     TILE_VECTORS,
@@ -72,24 +72,26 @@ def pack_queries(
 @kernel
 def find_groups(
     table: Any,
-    chunk: int,
-    needed: int,
+    start: int,
+    last: int,
     kv_head: int,
-    keys: Any,
-    values: Any,
-    key_groups: int,
-    value_groups: int,
+    data: Any,
+    head_dim: int,
+    step: int,
+    out: int,
 ) -> None:
-    """Addresses of the K and V of each 16 positions of a chunk; past the end, the last again."""
-    num_kv_heads, head_dim, block_size = keys.shape[1], keys.shape[2], keys.shape[3]
-    key_base, value_base = address_of(keys), address_of(values)
-    for i in range(GROUPS + LOOKAHEAD):
-        position = chunk * CHUNK + 16 * min(i, needed - 1)
-        offset = position % block_size
+    """Addresses of a chunk's groups of 16 positions; past position `last`, its own again.
+
+    data  K or V of one layer; step is the distance from one position to the next, in values
+    """
+    num_kv_heads = data.shape[1]
+    block_size = data.shape[2] * data.shape[3] // head_dim
+    base = address_of(data)
+    for i in range(GROUPS):
+        position = min(start + 16 * i, last // 16 * 16)
         block = np.intp(table[position // block_size]) * num_kv_heads + kv_head
-        place = block * head_dim * block_size
-        write_address(key_groups + 8 * i, key_base + 2 * (place + offset))
-        write_address(value_groups + 8 * i, value_base + 2 * (place + offset * head_dim))
+        place = block * head_dim * block_size + position % block_size * step
+        write_address(out + 8 * i, base + 2 * place)
 
 
 @kernel
@@ -104,6 +106,7 @@ def score_chunk(
     head_dim: int,
     key_groups: int,
     key_stride: int,
+    value_groups: int,
     scores: int,
 ) -> None:
     """Scores of all rows with a chunk's positions, as far as a block of rows needs them."""
@@ -116,11 +119,13 @@ def score_chunk(
             base = query + 4 * begin * head_dim
             out = scores + begin * SCORE_BYTES + 64 * i
             if needed >= 3:
-                scores_wide(end - begin, base, head_dim, key_groups + 8 * i, key_stride, out)
+                keys, soon = key_groups + 8 * i, value_groups + 8 * i
+                scores_wide(end - begin, base, head_dim, keys, key_stride, soon, out)
             else:
                 for j in range(max(0, needed)):
-                    place = key_groups + 8 * (i + j)
-                    scores_single(end - begin, base, head_dim, place, key_stride, out + 64 * j)
+                    keys, soon = key_groups + 8 * (i + j), value_groups + 8 * (i + j)
+                    place = out + 64 * j
+                    scores_single(end - begin, base, head_dim, keys, key_stride, soon, place)
 
 
 @kernel
@@ -134,6 +139,7 @@ def weigh_chunk(
     scores: int,
     stats: int,
     value_groups: int,
+    fetch: int,
     head_dim: int,
     sums: int,
 ) -> None:
@@ -155,6 +161,7 @@ def weigh_chunk(
             0,
             common,
             value_groups,
+            fetch,
             head_dim,
             sums + 4 * begin * head_dim,
         )
@@ -166,6 +173,7 @@ def weigh_chunk(
                 common,
                 limit,
                 value_groups,
+                fetch,
                 head_dim,
                 sums + 4 * r * head_dim,
             )
@@ -191,7 +199,14 @@ def soften(scores: int, limit: int) -> tuple[float, float]:
 
 @kernel
 def weigh_rows(
-    rows: int, weights: int, first: int, end: int, value_groups: int, head_dim: int, out: int
+    rows: int,
+    weights: int,
+    first: int,
+    end: int,
+    value_groups: int,
+    fetch: int,
+    head_dim: int,
+    out: int,
 ) -> None:
     """Add the weighted V of positions first .. end - 1 of the chunk to some rows of `out`."""
     if end <= first:
@@ -206,6 +221,7 @@ def weigh_rows(
                 first,
                 end,
                 value_groups,
+                fetch,
                 2 * column,
                 2 * head_dim,
                 target,
@@ -219,6 +235,7 @@ def weigh_rows(
                 first,
                 end,
                 value_groups,
+                fetch,
                 2 * column,
                 2 * head_dim,
                 target,

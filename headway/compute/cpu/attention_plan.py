@@ -15,7 +15,6 @@ PIECES_PER_THREAD = 4  # a unit is cut when it is over twice a thread's share of
 UNIT_OVERHEAD = 64 * 16  # in query rows x positions: gathering addresses, packing queries
 PARTIAL_EXTRA = 16  # floats behind a partial sum: its maximum, its total, padding
 SCORE_FLOATS = CHUNK + 16  # of a row of scores
-LOOKAHEAD = 4  # groups of 16 positions whose addresses follow those of a chunk
 
 FIRST, COUNT, ROW, KV_HEAD, FIRST_CHUNK, END_CHUNK, SPLIT = range(7)  # columns of `units`
 
@@ -49,7 +48,7 @@ class AttentionPlan:
 def scratch_floats(num_heads: int, num_kv_heads: int, head_dim: int) -> int:
     """Floats of scratch that one thread needs in `attend`; a multiple of 16."""
     rows = scratch_rows(num_heads // num_kv_heads)
-    return rows * (3 * head_dim + SCORE_FLOATS + 4) + 2 * 2 * (CHUNK // 16 + LOOKAHEAD) + 16
+    return rows * (3 * head_dim + SCORE_FLOATS + 4) + 3 * 2 * (CHUNK // 16)
 
 
 def scratch_rows(group: int) -> int:

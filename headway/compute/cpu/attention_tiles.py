@@ -30,6 +30,7 @@ from headway.compute.cpu.vector import (
 )
 
 TILE_ROWS = 6
+FETCHING_ROWS = 4  # tiles of so few rows wait for memory, so they ask for it early
 TILE_VECTORS = 4  # vectors of 16 positions (scores) or of 16 outputs (values)
 SCORE_STRIDE = 4 * (256 + 16)  # bytes from a row's scores to the next row's; not a power of two
 
@@ -80,56 +81,64 @@ class _Loop:
 
 
 def _emit_prefetch(builder: Any, address: Any) -> None:
+    """Fetch a line into the second cache; any address will do."""
     kind = ir.FunctionType(ir.VoidType(), [INT8_POINTER, INT32, INT32, INT32])
     function = builder.module.declare_intrinsic("llvm.prefetch.p0", (), kind)
-    read, near, data = (ir.Constant(INT32, value) for value in (0, 3, 1))
-    builder.call(function, [builder.inttoptr(address, INT8_POINTER), read, near, data])
+    read, second, data = (ir.Constant(INT32, value) for value in (0, 2, 1))
+    builder.call(function, [builder.inttoptr(address, INT8_POINTER), read, second, data])
 
 
 def _make_scores(vectors: int) -> Any:
-    @operation(types.void, types.intp, ADDRESS, types.intp, ADDRESS, types.intp, ADDRESS)
+    @operation(types.void, types.intp, ADDRESS, types.intp, ADDRESS, types.intp, ADDRESS, ADDRESS)
     def scores(
         builder: Any,
         rows: Any,
         query: Any,
         head_dim: Any,
-        groups: Any,
+        key_groups: Any,
         key_stride: Any,
+        value_groups: Any,
         out: Any,
     ) -> None:
         """Dot products of `rows` queries with the positions of some groups of 16.
 
-        query       float32 [head_dim, rows]
-        groups      addresses of the groups' K, bfloat16 [head_dim, 16] with key_stride bytes
-                    from row to row; as many again behind them are fetched ahead
-        out         float32 rows of SCORE_STRIDE bytes, [rows, 16 * groups]
+        query         float32 [head_dim, rows]; head_dim is even
+        key_groups    addresses of the groups' K, bfloat16 [head_dim, 16] with key_stride bytes
+                      from row to row
+        value_groups  addresses of the same groups' V, which is fetched ahead
+        out           float32 rows of SCORE_STRIDE bytes, [rows, 16 * groups]
         """
 
         def emit_case(count: int) -> None:
-            keys = [
-                emit_load(builder, _at(builder, groups, 8 * j), INT64, 8) for j in range(vectors)
-            ]
-            ahead = [
-                emit_load(builder, _at(builder, groups, 8 * (vectors + j)), INT64, 8)
-                for j in range(vectors)
-            ]
+            def address(source: Any, j: int) -> Any:
+                return emit_load(builder, _at(builder, source, 8 * j), INT64, 8)
+
+            keys = [address(key_groups, j) for j in range(vectors)]
+            soon = [address(value_groups, j) for j in range(vectors)]
             loop = _Loop(builder, _number(0), [constant(0.0)] * (count * vectors))
-            shift = builder.mul(loop.index, key_stride)
-            if count * vectors <= 3 * TILE_VECTORS:  # small tiles wait for memory
-                for address in ahead:
-                    _emit_prefetch(builder, builder.add(address, shift))
-            columns = [
-                emit_widen(builder, emit_load(builder, builder.add(key, shift), SHORTS, 2))
-                for key in keys
-            ]
-            base = builder.add(query, builder.mul(loop.index, _number(4 * count)))
-            new = []
-            for i in range(count):
-                value = emit_splat(builder, emit_load(builder, _at(builder, base, 4 * i), FLOAT, 4))
+            first = builder.shl(loop.index, _number(1))
+            shift = builder.mul(first, key_stride)
+            shifts = (shift, builder.add(shift, key_stride))
+            if count <= FETCHING_ROWS:
                 for j in range(vectors):
-                    old = loop.carried[i * vectors + j]
-                    new.append(emit_fma(builder, value, columns[j], old))
-            loop.close(head_dim, new)
+                    place = builder.add(soon[j], builder.shl(first, _number(5)))
+                    _emit_prefetch(builder, place)
+            new = loop.carried
+            for step in range(2):
+                columns = [
+                    emit_widen(
+                        builder, emit_load(builder, builder.add(key, shifts[step]), SHORTS, 2)
+                    )
+                    for key in keys
+                ]
+                base = builder.add(query, builder.mul(first, _number(4 * count)))
+                old, new = new, []
+                for i in range(count):
+                    place = _at(builder, base, 4 * (step * count + i))
+                    value = emit_splat(builder, emit_load(builder, place, FLOAT, 4))
+                    for j in range(vectors):
+                        new.append(emit_fma(builder, value, columns[j], old[i * vectors + j]))
+            loop.close(builder.lshr(head_dim, _number(1)), new)
             for i in range(count):
                 for j in range(vectors):
                     place = _at(builder, out, i * SCORE_STRIDE + 4 * LANES * j)
@@ -148,6 +157,7 @@ def _make_values(vectors: int) -> Any:
         types.intp,
         types.intp,
         ADDRESS,
+        ADDRESS,
         types.intp,
         types.intp,
         ADDRESS,
@@ -160,6 +170,7 @@ def _make_values(vectors: int) -> Any:
         first: Any,
         end: Any,
         groups: Any,
+        fetch: Any,
         column_bytes: Any,
         value_stride: Any,
         out: Any,
@@ -170,6 +181,7 @@ def _make_values(vectors: int) -> Any:
         weights     float32 rows of SCORE_STRIDE bytes
         groups      addresses of the V of each 16 positions, bfloat16 with value_stride bytes from
                     position to position; the columns start column_bytes into each
+        fetch       as many addresses, laid out alike, of what is needed next
         out         float32 [rows, 16 * vectors] with out_stride bytes from row to row
         """
 
@@ -179,8 +191,13 @@ def _make_values(vectors: int) -> Any:
             loop = _Loop(builder, first, [emit_load(builder, p, FLOATS, 4) for p in places])
             group = builder.shl(builder.lshr(loop.index, _number(4)), _number(3))
             row = builder.mul(builder.and_(loop.index, _number(LANES - 1)), value_stride)
+            shift = builder.add(column_bytes, row)
             start = emit_load(builder, builder.add(groups, group), INT64, 8)
-            start = builder.add(builder.add(start, column_bytes), row)
+            start = builder.add(start, shift)
+            if count <= FETCHING_ROWS:
+                ahead = emit_load(builder, builder.add(fetch, group), INT64, 8)
+                for offset in range(0, 2 * LANES * vectors, 64):
+                    _emit_prefetch(builder, _at(builder, builder.add(ahead, shift), offset))
             columns = [
                 emit_widen(
                     builder, emit_load(builder, _at(builder, start, 2 * LANES * j), SHORTS, 2)
