@@ -1,0 +1,219 @@
+"""Attention over paged K and V, one kernel for decode and for chunks of a prompt.
+
+The history of a query is cut into chunks of CHUNK positions, counted from position 0. Each
+chunk gives a maximum, a total and a weighted sum of V; chunks are folded in ascending order.
+That order is the same however the work is cut, so the bits are too. Only positions up to
+the query's own are read as V, so what lies behind a sequence's end cannot matter.
+Source: Milakov and Gimelshein 2018 (online softmax); Dao et al. 2022 (FlashAttention).
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headway.compute.cpu.attention_chunk import (
+    GROUPS,
+    SCORE_BYTES,
+    copy_floats,
+    find_groups,
+    finish,
+    fold,
+    pack_queries,
+    score_chunk,
+    weigh_chunk,
+)
+from headway.compute.cpu.attention_plan import (
+    CHUNK,
+    COUNT,
+    END_CHUNK,
+    FIRST,
+    FIRST_CHUNK,
+    KV_HEAD,
+    PARTIAL_EXTRA,
+    ROW,
+    SPLIT,
+    TILE_QUERIES,
+)
+from headway.compute.cpu.jit import kernel
+from headway.compute.cpu.kvpool import Bits, Floats, from_bits
+from headway.compute.cpu.vector import address_of, read, write
+
+
+@kernel
+def attend(
+    units: Any,
+    tokens: Any,
+    positions: Any,
+    partial_base: Any,
+    block_table: Any,
+    keys: Any,
+    values: Any,
+    queries: Any,
+    out: Any,
+    partials: Any,
+    scratch: Any,
+    num_heads: int,
+    first_unit: int,
+    end_unit: int,
+) -> None:
+    """Do units first_unit .. end_unit - 1 of a plan for one layer.
+
+    units, tokens, positions, partial_base  of the AttentionPlan
+    block_table  [R, width] int32
+    keys         [blocks, kv heads, head_dim, block_size] uint16, bfloat16 bits
+    values       [blocks, kv heads, block_size, head_dim] uint16
+    queries      [T, >= num_heads * head_dim] float32, query heads first (the fused QKV output)
+    out          [T, num_heads * head_dim] float32; rows of split tokens are left to `merge`
+    partials     [plan.partial_floats] float32, shared by all threads
+    scratch      [scratch_floats(...)] float32 of this thread, starting at a cache line
+
+    head_dim and block_size are multiples of 32 and of 16. Scale is 1 / sqrt(head_dim).
+    """
+    num_kv_heads, head_dim = keys.shape[1], keys.shape[2]
+    group = num_heads // num_kv_heads
+    max_rows = max(TILE_QUERIES, (group + 15) // 16 * 16)
+    query = address_of(scratch)
+    scores = query + 4 * max_rows * head_dim
+    sums = scores + max_rows * SCORE_BYTES
+    state = sums + 4 * max_rows * head_dim
+    stats = state + 4 * max_rows * head_dim  # of each row: top and total, of chunk and of state
+    key_groups = stats + 4 * 4 * max_rows
+    value_groups = key_groups + 8 * GROUPS
+    fetch = value_groups + 8 * GROUPS
+    stride = 4 * (head_dim + PARTIAL_EXTRA)
+    for u in range(first_unit, end_unit):
+        first, count = units[u, FIRST], units[u, COUNT]
+        kv_head, split = units[u, KV_HEAD], units[u, SPLIT]
+        rows = count * group
+        last_position = positions[tokens[first + count - 1]]
+        pack_queries(queries, tokens[first : first + count], kv_head, group, head_dim, query)
+        for chunk in range(units[u, FIRST_CHUNK], units[u, END_CHUNK]):
+            start = chunk * CHUNK
+            table, kv, last = block_table[units[u, ROW]], kv_head, last_position
+            find_groups(table, start, last, kv, keys, head_dim, 1, key_groups)
+            find_groups(table, start, last, kv, values, head_dim, head_dim, value_groups)
+            following = start + CHUNK  # whose K is fetched while V is worked on
+            if chunk + 1 == units[u, END_CHUNK] and u + 1 < end_unit:
+                table, kv = block_table[units[u + 1, ROW]], units[u + 1, KV_HEAD]
+                following = units[u + 1, FIRST_CHUNK] * CHUNK
+                last = positions[tokens[units[u + 1, FIRST] + units[u + 1, COUNT] - 1]]
+            find_groups(table, following, last, kv, keys, head_dim, head_dim, fetch)
+            score_chunk(
+                rows,
+                group,
+                tokens,
+                positions,
+                first,
+                start,
+                query,
+                head_dim,
+                key_groups,
+                2 * keys.shape[3],
+                value_groups,
+                scores,
+            )
+            weigh_chunk(
+                rows,
+                group,
+                tokens,
+                positions,
+                first,
+                start,
+                scores,
+                stats,
+                value_groups,
+                fetch,
+                head_dim,
+                sums,
+            )
+            for r in range(rows):
+                token = tokens[first + r // group]
+                if positions[token] < start:
+                    continue
+                top, total = read(stats + 16 * r), read(stats + 16 * r + 4)
+                source = sums + 4 * r * head_dim
+                if split:
+                    chunks = positions[token] // CHUNK + 1
+                    index = (kv_head * chunks + chunk) * group + r % group
+                    target = address_of(partials) + 4 * partial_base[token] + index * stride
+                    copy_floats(source, target, head_dim)
+                    write(target + 4 * head_dim, top)
+                    write(target + 4 * head_dim + 4, total)
+                else:
+                    fold(
+                        source,
+                        top,
+                        total,
+                        state + 4 * r * head_dim,
+                        stats + 16 * r + 8,
+                        head_dim,
+                        chunk == 0,
+                    )
+        if not split:
+            for r in range(rows):
+                column = (kv_head * group + r % group) * head_dim
+                target = address_of(out) + 4 * (tokens[first + r // group] * out.shape[1] + column)
+                finish(state + 4 * r * head_dim, read(stats + 16 * r + 12), target, head_dim)
+
+
+@kernel
+def merge(
+    split_tokens: Any,
+    positions: Any,
+    partial_base: Any,
+    partials: Any,
+    out: Any,
+    scratch: Any,
+    num_heads: int,
+    num_kv_heads: int,
+    first_item: int,
+    end_item: int,
+) -> None:
+    """Fold the chunks of split tokens in ascending order; arguments as in `attend`."""
+    group = num_heads // num_kv_heads
+    head_dim = out.shape[1] // num_heads
+    stride = 4 * (head_dim + PARTIAL_EXTRA)
+    state = address_of(scratch)
+    stats = state + 4 * head_dim
+    for item in range(first_item, end_item):
+        token = split_tokens[item // num_kv_heads]
+        kv_head = item % num_kv_heads
+        chunks = positions[token] // CHUNK + 1
+        base = address_of(partials) + 4 * partial_base[token] + kv_head * chunks * group * stride
+        for g in range(group):
+            for chunk in range(chunks):
+                source = base + (chunk * group + g) * stride
+                top, total = read(source + 4 * head_dim), read(source + 4 * head_dim + 4)
+                fold(source, top, total, state, stats, head_dim, chunk == 0)
+            column = (kv_head * group + g) * head_dim
+            target = address_of(out) + 4 * (token * out.shape[1] + column)
+            finish(state, read(stats + 4), target, head_dim)
+
+
+def attention_reference(
+    queries: Floats, keys: Bits, values: Bits, block_table: Any, starts: Any, num_tokens: Any
+) -> npt.NDArray[np.float64]:
+    """The same in float64, row by row; clear, not fast.
+
+    queries      [T, num_heads * head_dim] without the K and V columns
+    keys, values, block_table, starts, num_tokens  as in `attend` and the plan
+    returns      [T, num_heads * head_dim]
+    """
+    num_kv_heads, head_dim, block_size = keys.shape[1:]
+    heads = queries.reshape(len(queries), num_kv_heads, -1, head_dim).astype(np.float64)
+    out = np.empty_like(heads)
+    token = 0
+    for row, (start, count) in enumerate(zip(starts, num_tokens, strict=True)):
+        for position in range(start, start + count):
+            length = position + 1
+            blocks = block_table[row, : -(-length // block_size)]
+            k = from_bits(keys[blocks]).astype(np.float64).transpose(1, 2, 0, 3)
+            k = k.reshape(num_kv_heads, head_dim, -1)[..., :length]
+            v = from_bits(values[blocks]).astype(np.float64).transpose(1, 0, 2, 3)
+            v = v.reshape(num_kv_heads, -1, head_dim)[:, :length]
+            scores = heads[token] @ k / np.sqrt(head_dim)
+            weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            out[token] = weights / weights.sum(axis=-1, keepdims=True) @ v
+            token += 1
+    return out.reshape(len(queries), -1)
