@@ -11,7 +11,8 @@ from headway.compute.gpu.kvpool.device import KvPool, KvShape
 from headway.compute.gpu.runner.batch import StepBatch, make_batch
 from headway.compute.gpu.runner.loading import LoadedModel
 from headway.compute.gpu.sampling.logprobs import score_tokens
-from headway.compute.gpu.sampling.sampler import Draw, draw_tokens
+from headway.compute.gpu.sampling.sampler import draw_tokens
+from headway.compute.sampling.draws import Draw
 from headway.core.engine.settings import ResolvedEngine
 from headway.core.messages.path import TokenLogprob
 from headway.core.messages.step import ScoreWork, StepPlan, StepResult

@@ -1,8 +1,7 @@
 """One draw out of one row, without sorting the vocabulary.
 
-Order of the filters: temperature, top-k, top-p of what is left, min-p. A few dozen best
-tokens nearly always decide all three; whether they do is checked against the mass of the
-whole row. When they do not, exactly those tokens are sorted that may pass.
+A few dozen best tokens nearly always decide the filters; whether they do is checked against
+the mass of the whole row. When they do not, exactly those tokens are sorted that may pass.
 """
 
 import math
@@ -12,9 +11,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from headway.compute.sampling.filters import choose, is_decided, is_filtered, pick
 from headway.core.messages.path import Sampling
 
-FIRST_CANDIDATES = 64
 # Buckets of the histogram that bounds top-p, 64 to one unit of logit / temperature. The last
 # one holds all that is below e^-40 of the best.
 BUCKETS_A_UNIT = 64
@@ -33,22 +32,15 @@ def draw(row: Tensor, best: Tensor, best_ids: Tensor, sampling: Sampling, chance
     Tokens are laid out best first (equal ones by id), or by id when nothing is filtered.
     """
     top = float(best[0])
-    if not _is_filtered(sampling):
+    if not is_filtered(sampling):
         masses = ((row.double() - top) / sampling.temperature).exp().cumsum(0)
-        return _pick(masses.cpu().numpy(), chance)
+        return pick(masses.cpu().numpy(), chance)
     is_enough = len(best) == len(row) or 0 < sampling.top_k <= len(best)
     total = None if sampling.top_k > 0 else _mass(row, top, sampling.temperature)
     values, ids = _best_first(best, best_ids)
-    if not is_enough:
-        is_enough = _is_decided(values, top, total, sampling)
-    if not is_enough:
+    if not is_enough and not is_decided(values, total, sampling):
         values, ids = _best_first(*_all_that_may_pass(row, top, sampling))
-    weights = _weights(values, top, sampling)
-    return int(ids[_pick(np.cumsum(weights[: _num_kept(weights, total, sampling)]), chance)])
-
-
-def _is_filtered(sampling: Sampling) -> bool:
-    return sampling.top_k > 0 or sampling.top_p < 1.0 or sampling.min_p > 0.0
+    return int(ids[choose(values, total, sampling, chance)])
 
 
 def _best_first(best: Tensor, best_ids: Tensor) -> tuple[Floats, Ints]:
@@ -58,27 +50,9 @@ def _best_first(best: Tensor, best_ids: Tensor) -> tuple[Floats, Ints]:
     return values[order], ids[order]
 
 
-def _weights(values: Floats, top: float, sampling: Sampling) -> Floats:
-    """Best first, the first is 1; those past top-k are gone."""
-    if sampling.top_k > 0:
-        values = values[: sampling.top_k]
-    weights: Floats = np.exp((values - top) / sampling.temperature)
-    return weights
-
-
 def _mass(row: Tensor, top: float, temperature: float) -> float:
     """Sum of the weights of all tokens, relative to the best one's."""
     return float(((row - top) / temperature).exp().sum(dtype=torch.float64))
-
-
-def _is_decided(values: Floats, top: float, total: float | None, sampling: Sampling) -> bool:
-    """Whether a token that is not among these could not pass either; top-k does not tell."""
-    if total is None:
-        return False
-    weights = _weights(values, top, sampling)
-    if sampling.min_p > 0.0 and weights[-1] < sampling.min_p:
-        return True
-    return sampling.top_p < 1.0 and float(weights.sum()) >= sampling.top_p * total
 
 
 def _all_that_may_pass(row: Tensor, top: float, sampling: Sampling) -> tuple[Tensor, Tensor]:
@@ -97,25 +71,3 @@ def _all_that_may_pass(row: Tensor, top: float, sampling: Sampling) -> tuple[Ten
         passes = buckets <= torch.searchsorted(masses, sampling.top_p * masses[-1])
     ids = passes.nonzero()[:, 0]
     return row[ids], ids
-
-
-def _num_kept(weights: Floats, total: float | None, sampling: Sampling) -> int:
-    """How many of the weights pass top-p and min-p; at least one.
-
-    total  mass of the row; None: these weights are all that top-k left
-    """
-    kept = len(weights)
-    if sampling.top_p < 1.0:
-        cumulative = np.cumsum(weights)
-        wanted = sampling.top_p * (float(cumulative[-1]) if total is None else total)
-        kept = min(kept, int(np.searchsorted(cumulative, wanted)) + 1)
-    if sampling.min_p > 0.0:
-        kept = min(kept, max(int((weights >= sampling.min_p).sum()), 1))
-    return kept
-
-
-def _pick(cumulative: Floats, chance: float) -> int:
-    """First index whose cumulative weight is over the chance; never one of weight zero."""
-    end = cumulative[-1]
-    last = int(np.searchsorted(cumulative, end))
-    return min(int(np.searchsorted(cumulative, chance * end, side="right")), last)

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from headway.compute.sampling.logprobs import FLOOR, token_logprob
 from headway.core.messages.path import TokenLogprob
-
-FLOOR = -9999.0  # what a probability of zero is reported as
 
 
 def finite(logits: Tensor) -> Tensor:
@@ -27,24 +26,20 @@ def score_tokens(logits: Tensor, targets: Sequence[int], num_top: int) -> list[T
     """
     if not bool(torch.isfinite(logits).all()):
         logits = finite(logits)
-    totals = torch.logsumexp(logits, dim=-1)
+    # Relative to the best, so that nothing is lost when all logits are far from zero.
+    best = logits.amax(dim=-1, keepdim=True)
+    totals = torch.logsumexp(logits - best, dim=-1).tolist()
+    best = best.double()
     chosen = torch.tensor(targets, dtype=torch.int64, device=logits.device)
-    own = (logits.gather(1, chosen[:, None])[:, 0] - totals).tolist()
-    tops: list[tuple[tuple[int, float], ...]] = [()] * len(own)
+    own = (logits.gather(1, chosen[:, None]) - best)[:, 0].tolist()
+    tops: list[list[tuple[int, float]]] = [[]] * len(own)
     if num_top > 0:
         values, ids = torch.topk(logits, min(num_top, logits.shape[-1]), dim=-1)
-        values = values - totals[:, None]
         tops = [
-            _best_first(row_ids, row_values)
-            for row_ids, row_values in zip(ids.tolist(), values.tolist(), strict=True)
+            list(zip(row_ids, row_values, strict=True))
+            for row_ids, row_values in zip(ids.tolist(), (values - best).tolist(), strict=True)
         ]
     return [
-        TokenLogprob(token_id=token_id, logprob=max(value, FLOOR), top=top)
-        for token_id, value, top in zip(targets, own, tops, strict=True)
+        token_logprob(target, value, top, total)
+        for target, value, top, total in zip(targets, own, tops, totals, strict=True)
     ]
-
-
-def _best_first(ids: list[int], values: list[float]) -> tuple[tuple[int, float], ...]:
-    """Equal values in the order of their ids, as the greedy choice breaks ties."""
-    pairs = sorted(zip(ids, values, strict=True), key=lambda pair: (-pair[1], pair[0]))
-    return tuple((token_id, max(value, FLOOR)) for token_id, value in pairs)

@@ -2,29 +2,17 @@
 
 from array import array
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from headway.compute.gpu.sampling.adjust import adjust_, needs_adjusting
-from headway.compute.gpu.sampling.candidates import FIRST_CANDIDATES, draw
+from headway.compute.gpu.sampling.adjust import adjust_
+from headway.compute.gpu.sampling.candidates import draw
 from headway.compute.gpu.sampling.logprobs import finite, score_tokens
-from headway.core.base.philox import uniform
+from headway.compute.sampling.adjustments import adjustment, needs_adjusting
+from headway.compute.sampling.draws import Draw
+from headway.compute.sampling.filters import FIRST_CANDIDATES
 from headway.core.messages.path import TokenLogprob
-from headway.core.messages.step import SamplingState
-
-# At 1e-5 a logit 1e-3 below the best has a probability of e^-100: below it, temperature
-# only adds the risk of overflow.
-GREEDY_TEMPERATURE = 1e-5
-
-
-class Draw(NamedTuple):
-    """One draw of a step."""
-
-    state: SamplingState
-    position: int  # output position
-    last: int | None = None  # history's last token, when state.tokens may lack it
 
 
 def draw_tokens(
@@ -42,9 +30,9 @@ def draw_tokens(
     if len(broken):
         logits[broken] = finite(logits[broken])
         best_ids[broken] = logits[broken].argmax(dim=-1)
-    adjusted = [i for i, each in enumerate(draws) if needs_adjusting(each.state, each.position)]
+    adjusted = [index for index, each in enumerate(draws) if needs_adjusting(each)]
     for index in adjusted:
-        adjust_(logits[index], *draws[index])
+        adjust_(logits[index], adjustment(draws[index]))
     if adjusted:
         best_ids[adjusted] = logits[adjusted].argmax(dim=-1)
     tokens = array("i", best_ids.tolist())
@@ -54,20 +42,15 @@ def draw_tokens(
 
 def _draw_random(logits: Tensor, draws: Sequence[Draw], tokens: "array[int]") -> None:
     """Replace the greedy token of rows that have a temperature."""
-    random = [
-        index
-        for index, each in enumerate(draws)
-        if each.state.sampling.temperature >= GREEDY_TEMPERATURE
-    ]
+    random = [index for index, each in enumerate(draws) if not each.is_greedy]
     if not random:
         return
     rows = logits if len(random) == len(draws) else logits[random]
     best, best_ids = torch.topk(rows, min(FIRST_CANDIDATES, rows.shape[-1]), dim=-1)
     best, best_ids = best.cpu(), best_ids.cpu()
     for place, index in enumerate(random):
-        state, position, _ = draws[index]
-        chance = uniform(state.sampling.seed, state.choice, position)
-        tokens[index] = draw(rows[place], best[place], best_ids[place], state.sampling, chance)
+        sampling, chance = draws[index].state.sampling, draws[index].chance
+        tokens[index] = draw(rows[place], best[place], best_ids[place], sampling, chance)
 
 
 def _logprobs(

@@ -4,7 +4,9 @@ import msgspec
 import pytest
 import torch
 
-from headway.compute.gpu.sampling.adjust import MASKED, adjust_, needs_adjusting
+from headway.compute.gpu.sampling.adjust import adjust_
+from headway.compute.sampling.adjustments import MASKED, adjustment, needs_adjusting
+from headway.compute.sampling.draws import Draw
 from headway.core.messages.path import Sampling
 from headway.core.messages.step import SamplingState
 
@@ -22,9 +24,9 @@ def adjusted(
     """Logits 2, 2, 2, -2, -2 after adjusting for the prompt 1 1 2 and this output."""
     row = torch.tensor([2.0, 2.0, 2.0, -2.0, -2.0])
     state = SamplingState(sampling, 0, [*PROMPT, *output], len(PROMPT), end_ids)
-    position = len(output) + (last is not None)
-    if needs_adjusting(state, position):
-        adjust_(row, state, position, last)
+    draw = Draw(state, len(output) + (last is not None), last)
+    if needs_adjusting(draw):
+        adjust_(row, adjustment(draw))
     return row.tolist()
 
 
@@ -61,7 +63,7 @@ def test_the_token_still_in_flight_counts() -> None:
 def test_tokens_after_the_position_do_not_count() -> None:
     row = torch.zeros(5)
     state = SamplingState(changed(presence_penalty=1.0), 0, [*PROMPT, 4, 0], len(PROMPT), ())
-    adjust_(row, state, 1, 4)
+    adjust_(row, adjustment(Draw(state, 1, 4)))
     assert row.tolist() == [0.0, 0.0, 0.0, 0.0, -1.0]
 
 
@@ -80,4 +82,4 @@ def test_end_ids_are_masked_until_min_tokens_whatever_the_bias() -> None:
 
 def test_plain_parameters_need_nothing() -> None:
     state = SamplingState(PLAIN, 0, PROMPT, len(PROMPT), (3,))
-    assert not needs_adjusting(state, 0)
+    assert not needs_adjusting(Draw(state, 0))

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from headway.compute.gpu.sampling import candidates
-from headway.compute.gpu.sampling.candidates import FIRST_CANDIDATES, draw
+from headway.compute.gpu.sampling.candidates import draw
+from headway.compute.sampling.filters import FIRST_CANDIDATES
 from headway.core.messages.path import Sampling
 from tests.unit.compute.gpu.sampling.reference import probabilities, sampling
 

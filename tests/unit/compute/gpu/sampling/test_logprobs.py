@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from headway.compute.gpu.sampling.logprobs import FLOOR, score_tokens
+from headway.compute.gpu.sampling.logprobs import score_tokens
+from headway.compute.sampling.logprobs import FLOOR
 
 
 def test_values_are_those_of_the_softmax() -> None:

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.compute.gpu.sampling.logprobs import FLOOR
-from headway.compute.gpu.sampling.sampler import Draw, draw_tokens
+from headway.compute.gpu.sampling.sampler import draw_tokens
+from headway.compute.sampling.draws import Draw
+from headway.compute.sampling.logprobs import FLOOR
 from headway.core.messages.path import Sampling
 from headway.core.messages.step import SamplingState
 from tests.unit.compute.gpu.sampling.reference import probabilities, sampling

@@ -1,0 +1,1 @@
+"""What every executor's sampler has in common."""
