@@ -8,15 +8,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import numpy as np
-
 from headway.compute.cpu.activation import silu_times_up
 from headway.compute.cpu.attention import attend, merge
 from headway.compute.cpu.features import Isa
 from headway.compute.cpu.jit import kernel
 from headway.compute.cpu.linear import kernels_for
 from headway.compute.cpu.norm import rms_norm_rows
-from headway.compute.cpu.pack import COLUMNS, Format
+from headway.compute.cpu.pack import Format
 from headway.compute.cpu.quantize import quantize_rows
 from headway.compute.cpu.rope import rotate_and_store
 from headway.compute.cpu.team import meet
@@ -27,9 +25,7 @@ FIRST_FLOAT_FORMAT = int(Format.BF16)  # formats before it take quantized activa
 
 
 @kernel
-def prepare(
-    matrix: Any, x: Any, xq: Any, xs: Any, xsum: Any, first_row: int, end_row: int
-) -> None:
+def prepare(matrix: Any, x: Any, xq: Any, xs: Any, xsum: Any, first_row: int, end_row: int) -> None:
     """Quantize rows of x, the input of `matrix`, if its format takes them so."""
     if matrix[KIND] < FIRST_FLOAT_FORMAT:
         quantize_rows(
@@ -53,8 +49,8 @@ def add_rows(x: Any, more: Any, first_row: int, end_row: int) -> None:
 
 
 @cache
-def make_step(isa: Isa) -> Callable[..., None]:
-    """The step for one family of instructions; compiled at its first call."""
+def make_multiply(isa: Isa) -> Callable[..., None]:
+    """A thread's share of one linear layer, for one family of instructions."""
     gemm = kernels_for(isa).any_format
 
     @kernel
@@ -78,6 +74,51 @@ def make_step(isa: Isa) -> Callable[..., None]:
             address_of(out),
             out.shape[1],
         )
+
+    return multiply
+
+
+@cache
+def make_project(isa: Isa) -> Callable[..., None]:
+    """Logits of some rows, for one family of instructions."""
+    multiply = make_multiply(isa)
+
+    @kernel
+    def project(
+        thread: int,
+        n: int,
+        counter: int,
+        arrivals: int,
+        head: Any,
+        norms: Any,
+        eps: float,
+        x: Any,
+        head_rows: Any,
+        head_x: Any,
+        xq: Any,
+        xs: Any,
+        xsum: Any,
+        logits: Any,
+    ) -> None:
+        """Logits of some rows of x."""
+        count = head_rows.shape[0]
+        first, end = count * thread // n, count * (thread + 1) // n
+        for row in range(first, end):
+            for column in range(x.shape[1]):
+                head_x[row, column] = x[head_rows[row], column]
+        rms_norm_rows(head_x, norms[norms.shape[0] - 1], eps, head_x, first, end)
+        prepare(head, head_x, xq, xs, xsum, first, end)
+        arrivals = meet(counter, n, arrivals)
+        multiply(head, head_x, xq, xs, xsum, count, logits, thread, n)
+        meet(counter, n, arrivals)
+
+    return project
+
+
+@cache
+def make_step(isa: Isa) -> Callable[..., None]:
+    """The step for one family of instructions; compiled at its first call."""
+    multiply, project = make_multiply(isa), make_project(isa)
 
     @kernel
     def step(
@@ -192,37 +233,20 @@ def make_step(isa: Isa) -> Callable[..., None]:
         add_rows(x, added, first, end)
         arrivals = meet(counter, n, arrivals)
         project(
-            thread, n, counter, arrivals, head, norms, eps, x, head_rows, head_x, xq, xs, xsum,
+            thread,
+            n,
+            counter,
+            arrivals,
+            head,
+            norms,
+            eps,
+            x,
+            head_rows,
+            head_x,
+            xq,
+            xs,
+            xsum,
             logits,
         )
-
-    @kernel
-    def project(
-        thread: int,
-        n: int,
-        counter: int,
-        arrivals: int,
-        head: Any,
-        norms: Any,
-        eps: float,
-        x: Any,
-        head_rows: Any,
-        head_x: Any,
-        xq: Any,
-        xs: Any,
-        xsum: Any,
-        logits: Any,
-    ) -> None:
-        """Logits of some rows of x."""
-        count = head_rows.shape[0]
-        first, end = count * thread // n, count * (thread + 1) // n
-        for row in range(first, end):
-            for column in range(x.shape[1]):
-                head_x[row, column] = x[head_rows[row], column]
-        rms_norm_rows(head_x, norms[norms.shape[0] - 1], eps, head_x, first, end)
-        prepare(head, head_x, xq, xs, xsum, first, end)
-        arrivals = meet(counter, n, arrivals)
-        multiply(head, head_x, xq, xs, xsum, count, logits, thread, n)
-        meet(counter, n, arrivals)
 
     return step
