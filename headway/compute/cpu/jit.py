@@ -28,3 +28,12 @@ def inlined(function: Kernel) -> Kernel:
     """The same for a small part that is compiled into its callers."""
     compiled: Kernel = numba.njit(**OPTIONS, inline="always")(function)
     return compiled
+
+
+def contracted(function: Kernel) -> Kernel:
+    """The same, but a multiplication and an addition may become one instruction.
+
+    Where that is done is fixed when it is compiled, so it depends on the machine only.
+    """
+    compiled: Kernel = numba.njit(**{**OPTIONS, "fastmath": {"contract"}})(function)
+    return compiled
