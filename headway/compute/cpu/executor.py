@@ -8,11 +8,12 @@ import numpy.typing as npt
 
 from headway.compute.batch.flat import FlatStep, flatten
 from headway.compute.cpu.attention_plan import AttentionPlan, plan_attention
+from headway.compute.cpu.entry import gemm_address
 from headway.compute.cpu.kvpool import KvPool, KvShape
 from headway.compute.cpu.loading import LoadedModel
 from headway.compute.cpu.logprobs import score_tokens
 from headway.compute.cpu.sampler import draw_tokens
-from headway.compute.cpu.step import make_project, make_step
+from headway.compute.cpu.step import project, step
 from headway.compute.cpu.team import Team
 from headway.compute.cpu.workspace import Workspace
 from headway.compute.sampling.draws import Draw
@@ -63,10 +64,11 @@ class CpuExecutor:
         )
         self._team = Team(model.threads)
         self._work = Workspace(card, model.weights, engine, model.threads)
-        self._step = make_step(model.isa)
-        self._project = make_project(model.isa)
+        self._gemm = gemm_address(model.isa)
         self._queue: deque[FlatStep] = deque()
         self._previous_draws: array[int] = array("i")
+        # The first step compiles, or loads from the cache, which threads must not do at once.
+        self._num_threads = 1
 
     @property
     def pool(self) -> KvPool:
@@ -111,15 +113,16 @@ class CpuExecutor:
             card.num_heads,
             card.num_kv_heads,
             card.head_dim,
-            team.num_threads,
+            self._num_threads,
         )
         rows = flat.last_tokens(flat.plan.sample_rows)
         x = work.take_tokens(len(flat.positions))
         x[:] = weights.embedding.of(flat.tokens(self._previous_draws))
         arguments = (
-            team.num_threads,
+            self._num_threads,
             team.counter,
             team.arrivals,
+            self._gemm,
             *work.model_arguments,
             *work.token_arguments,
             flat.slots,
@@ -131,7 +134,8 @@ class CpuExecutor:
             rows,
             *work.head_arguments(len(rows)),
         )
-        team.run(lambda thread: self._step(thread, *arguments))
+        team.run(lambda thread: step(thread, *arguments), self._num_threads)
+        self._num_threads = team.num_threads
         return work.logits(len(rows))
 
     def _attention_arguments(self, plan: AttentionPlan, flat: FlatStep) -> tuple[object, ...]:
@@ -171,10 +175,11 @@ class CpuExecutor:
         """Logits of rows of the step that was just computed."""
         work, team = self._work, self._team
         arguments = (
-            team.num_threads,
+            1,
             team.counter,
             team.arrivals,
+            self._gemm,
             *work.projection_arguments(rows),
         )
-        team.run(lambda thread: self._project(thread, *arguments))
+        project(0, *arguments)
         return work.logits(len(rows))

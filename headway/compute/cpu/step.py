@@ -4,15 +4,12 @@ A phase is cut over the threads by rows, by panels of columns or by the units of
 attention plan; between phases the threads meet. No phase's arithmetic depends on the cut.
 """
 
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 from headway.compute.cpu.activation import silu_times_up
 from headway.compute.cpu.attention import attend, merge
-from headway.compute.cpu.features import Isa
+from headway.compute.cpu.entry import call_gemm
 from headway.compute.cpu.jit import kernel
-from headway.compute.cpu.linear import kernels_for
 from headway.compute.cpu.norm import rms_norm_rows
 from headway.compute.cpu.pack import Format
 from headway.compute.cpu.quantize import quantize_rows
@@ -48,205 +45,197 @@ def add_rows(x: Any, more: Any, first_row: int, end_row: int) -> None:
             x[row, column] += more[row, column]
 
 
-@cache
-def make_multiply(isa: Isa) -> Callable[..., None]:
-    """A thread's share of one linear layer, for one family of instructions."""
-    gemm = kernels_for(isa).any_format
+@kernel
+def multiply(
+    function: int,
+    matrix: Any,
+    x: Any,
+    xq: Any,
+    xs: Any,
+    xsum: Any,
+    rows: int,
+    out: Any,
+    thread: int,
+    n: int,
+) -> None:
+    """This thread's panels of one linear layer, for all rows."""
+    panels, inputs, kind = matrix[PANELS], matrix[INPUTS], matrix[KIND]
+    source = address_of(x) if kind >= FIRST_FLOAT_FORMAT else address_of(xq)
+    call_gemm(
+        function,
+        kind,
+        matrix[ADDRESS],
+        inputs,
+        panels * thread // n,
+        panels * (thread + 1) // n,
+        source,
+        inputs,
+        address_of(xs),
+        address_of(xsum),
+        rows,
+        address_of(out),
+        out.shape[1],
+    )
 
-    @kernel
-    def multiply(
-        matrix: Any, x: Any, xq: Any, xs: Any, xsum: Any, rows: int, out: Any, thread: int, n: int
-    ) -> None:
-        """This thread's panels of one linear layer, for all rows."""
-        panels, inputs, kind = matrix[PANELS], matrix[INPUTS], matrix[KIND]
-        source = address_of(x) if kind >= FIRST_FLOAT_FORMAT else address_of(xq)
-        gemm(
-            kind,
-            matrix[ADDRESS],
-            inputs,
-            panels * thread // n,
-            panels * (thread + 1) // n,
-            source,
-            inputs,
-            address_of(xs),
-            address_of(xsum),
-            rows,
-            address_of(out),
-            out.shape[1],
-        )
 
-    return multiply
+@kernel
+def project(
+    thread: int,
+    n: int,
+    counter: int,
+    arrivals: int,
+    function: int,
+    head: Any,
+    norms: Any,
+    eps: float,
+    x: Any,
+    head_rows: Any,
+    head_x: Any,
+    xq: Any,
+    xs: Any,
+    xsum: Any,
+    logits: Any,
+) -> None:
+    """Logits of some rows of x."""
+    count = head_rows.shape[0]
+    first, end = count * thread // n, count * (thread + 1) // n
+    for row in range(first, end):
+        for column in range(x.shape[1]):
+            head_x[row, column] = x[head_rows[row], column]
+    rms_norm_rows(head_x, norms[norms.shape[0] - 1], eps, head_x, first, end)
+    prepare(head, head_x, xq, xs, xsum, first, end)
+    arrivals = meet(counter, n, arrivals)
+    multiply(function, head, head_x, xq, xs, xsum, count, logits, thread, n)
+    meet(counter, n, arrivals)
 
 
-@cache
-def make_project(isa: Isa) -> Callable[..., None]:
-    """Logits of some rows, for one family of instructions."""
-    multiply = make_multiply(isa)
-
-    @kernel
-    def project(
-        thread: int,
-        n: int,
-        counter: int,
-        arrivals: int,
-        head: Any,
-        norms: Any,
-        eps: float,
-        x: Any,
-        head_rows: Any,
-        head_x: Any,
-        xq: Any,
-        xs: Any,
-        xsum: Any,
-        logits: Any,
-    ) -> None:
-        """Logits of some rows of x."""
-        count = head_rows.shape[0]
-        first, end = count * thread // n, count * (thread + 1) // n
-        for row in range(first, end):
-            for column in range(x.shape[1]):
-                head_x[row, column] = x[head_rows[row], column]
-        rms_norm_rows(head_x, norms[norms.shape[0] - 1], eps, head_x, first, end)
-        prepare(head, head_x, xq, xs, xsum, first, end)
+@kernel
+def step(
+    thread: int,
+    n: int,
+    counter: int,
+    arrivals: int,
+    function: int,
+    linears: Any,
+    head: Any,
+    norms: Any,
+    eps: float,
+    num_heads: int,
+    x: Any,
+    normed: Any,
+    xq: Any,
+    xs: Any,
+    xsum: Any,
+    qkv: Any,
+    mixed: Any,
+    gate_up: Any,
+    inner: Any,
+    added: Any,
+    slots: Any,
+    cosines: Any,
+    sines: Any,
+    keys: Any,
+    values: Any,
+    units: Any,
+    tokens: Any,
+    positions: Any,
+    partial_base: Any,
+    split_tokens: Any,
+    unit_bounds: Any,
+    merge_bounds: Any,
+    block_table: Any,
+    partials: Any,
+    scratch: Any,
+    head_rows: Any,
+    head_x: Any,
+    logits: Any,
+) -> None:
+    rows, num_kv_heads = x.shape[0], keys.shape[2]
+    first, end = rows * thread // n, rows * (thread + 1) // n
+    for layer in range(linears.shape[0]):
+        matrices = linears[layer]
+        if layer > 0:
+            add_rows(x, added, first, end)
+        rms_norm_rows(x, norms[2 * layer], eps, normed, first, end)
+        prepare(matrices[QKV], normed, xq, xs, xsum, first, end)
         arrivals = meet(counter, n, arrivals)
-        multiply(head, head_x, xq, xs, xsum, count, logits, thread, n)
-        meet(counter, n, arrivals)
-
-    return project
-
-
-@cache
-def make_step(isa: Isa) -> Callable[..., None]:
-    """The step for one family of instructions; compiled at its first call."""
-    multiply, project = make_multiply(isa), make_project(isa)
-
-    @kernel
-    def step(
-        thread: int,
-        n: int,
-        counter: int,
-        arrivals: int,
-        linears: Any,
-        head: Any,
-        norms: Any,
-        eps: float,
-        num_heads: int,
-        x: Any,
-        normed: Any,
-        xq: Any,
-        xs: Any,
-        xsum: Any,
-        qkv: Any,
-        mixed: Any,
-        gate_up: Any,
-        inner: Any,
-        added: Any,
-        slots: Any,
-        cosines: Any,
-        sines: Any,
-        keys: Any,
-        values: Any,
-        units: Any,
-        tokens: Any,
-        positions: Any,
-        partial_base: Any,
-        split_tokens: Any,
-        unit_bounds: Any,
-        merge_bounds: Any,
-        block_table: Any,
-        partials: Any,
-        scratch: Any,
-        head_rows: Any,
-        head_x: Any,
-        logits: Any,
-    ) -> None:
-        rows, num_kv_heads = x.shape[0], keys.shape[2]
-        first, end = rows * thread // n, rows * (thread + 1) // n
-        for layer in range(linears.shape[0]):
-            matrices = linears[layer]
-            if layer > 0:
-                add_rows(x, added, first, end)
-            rms_norm_rows(x, norms[2 * layer], eps, normed, first, end)
-            prepare(matrices[QKV], normed, xq, xs, xsum, first, end)
-            arrivals = meet(counter, n, arrivals)
-            multiply(matrices[QKV], normed, xq, xs, xsum, rows, qkv, thread, n)
-            arrivals = meet(counter, n, arrivals)
-            rotate_and_store(
-                qkv,
-                positions,
-                slots,
-                cosines,
-                sines,
-                keys[layer],
-                values[layer],
-                num_heads,
-                first,
-                end,
-            )
-            arrivals = meet(counter, n, arrivals)
-            attend(
-                units,
-                tokens,
+        multiply(function, matrices[QKV], normed, xq, xs, xsum, rows, qkv, thread, n)
+        arrivals = meet(counter, n, arrivals)
+        rotate_and_store(
+            qkv,
+            positions,
+            slots,
+            cosines,
+            sines,
+            keys[layer],
+            values[layer],
+            num_heads,
+            first,
+            end,
+        )
+        arrivals = meet(counter, n, arrivals)
+        attend(
+            units,
+            tokens,
+            positions,
+            partial_base,
+            block_table,
+            keys[layer],
+            values[layer],
+            qkv,
+            mixed,
+            partials,
+            scratch[thread],
+            num_heads,
+            unit_bounds[thread],
+            unit_bounds[thread + 1],
+        )
+        arrivals = meet(counter, n, arrivals)
+        if split_tokens.shape[0] > 0:
+            merge(
+                split_tokens,
                 positions,
                 partial_base,
-                block_table,
-                keys[layer],
-                values[layer],
-                qkv,
-                mixed,
                 partials,
+                mixed,
                 scratch[thread],
                 num_heads,
-                unit_bounds[thread],
-                unit_bounds[thread + 1],
+                num_kv_heads,
+                merge_bounds[thread],
+                merge_bounds[thread + 1],
             )
             arrivals = meet(counter, n, arrivals)
-            if split_tokens.shape[0] > 0:
-                merge(
-                    split_tokens,
-                    positions,
-                    partial_base,
-                    partials,
-                    mixed,
-                    scratch[thread],
-                    num_heads,
-                    num_kv_heads,
-                    merge_bounds[thread],
-                    merge_bounds[thread + 1],
-                )
-                arrivals = meet(counter, n, arrivals)
-            prepare(matrices[OUTPUT], mixed, xq, xs, xsum, first, end)
-            arrivals = meet(counter, n, arrivals)
-            multiply(matrices[OUTPUT], mixed, xq, xs, xsum, rows, added, thread, n)
-            arrivals = meet(counter, n, arrivals)
-            add_rows(x, added, first, end)
-            rms_norm_rows(x, norms[2 * layer + 1], eps, normed, first, end)
-            prepare(matrices[GATE_UP], normed, xq, xs, xsum, first, end)
-            arrivals = meet(counter, n, arrivals)
-            multiply(matrices[GATE_UP], normed, xq, xs, xsum, rows, gate_up, thread, n)
-            arrivals = meet(counter, n, arrivals)
-            silu_times_up(gate_up, inner, first, end, 0, inner.shape[1])
-            prepare(matrices[DOWN], inner, xq, xs, xsum, first, end)
-            arrivals = meet(counter, n, arrivals)
-            multiply(matrices[DOWN], inner, xq, xs, xsum, rows, added, thread, n)
-            arrivals = meet(counter, n, arrivals)
-        add_rows(x, added, first, end)
+        prepare(matrices[OUTPUT], mixed, xq, xs, xsum, first, end)
         arrivals = meet(counter, n, arrivals)
-        project(
-            thread,
-            n,
-            counter,
-            arrivals,
-            head,
-            norms,
-            eps,
-            x,
-            head_rows,
-            head_x,
-            xq,
-            xs,
-            xsum,
-            logits,
-        )
-
-    return step
+        multiply(function, matrices[OUTPUT], mixed, xq, xs, xsum, rows, added, thread, n)
+        arrivals = meet(counter, n, arrivals)
+        add_rows(x, added, first, end)
+        rms_norm_rows(x, norms[2 * layer + 1], eps, normed, first, end)
+        prepare(matrices[GATE_UP], normed, xq, xs, xsum, first, end)
+        arrivals = meet(counter, n, arrivals)
+        multiply(function, matrices[GATE_UP], normed, xq, xs, xsum, rows, gate_up, thread, n)
+        arrivals = meet(counter, n, arrivals)
+        silu_times_up(gate_up, inner, first, end, 0, inner.shape[1])
+        prepare(matrices[DOWN], inner, xq, xs, xsum, first, end)
+        arrivals = meet(counter, n, arrivals)
+        multiply(function, matrices[DOWN], inner, xq, xs, xsum, rows, added, thread, n)
+        arrivals = meet(counter, n, arrivals)
+    add_rows(x, added, first, end)
+    arrivals = meet(counter, n, arrivals)
+    project(
+        thread,
+        n,
+        counter,
+        arrivals,
+        function,
+        head,
+        norms,
+        eps,
+        x,
+        head_rows,
+        head_x,
+        xq,
+        xs,
+        xsum,
+        logits,
+    )

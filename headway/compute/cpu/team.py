@@ -56,13 +56,13 @@ class Team:
         """Arrivals so far; constant while no step runs."""
         return int(self._counter[0])
 
-    def run(self, work: Callable[[int], object]) -> None:
-        """Call `work(thread)` on every thread, 0 on this one, and wait for all.
+    def run(self, work: Callable[[int], object], num_threads: int) -> None:
+        """Call `work(thread)` on `num_threads` threads, 0 on this one, and wait for all.
 
         `work` must give up the interpreter lock (a compiled kernel does), or the threads
         take turns. Waking the helpers costs about 60 µs.
         """
-        helped = [self._helpers.submit(work, thread) for thread in range(1, self.num_threads)]
+        helped = [self._helpers.submit(work, thread) for thread in range(1, num_threads)]
         work(0)
         for each in helped:
             each.result()
