@@ -13,11 +13,12 @@ from headway.compute.cpu.vector import (
     exp,
     load,
     load_first,
+    minus_magnitude,
     multiply,
     splat,
     store,
     store_first,
-    subtract,
+    where_negative,
 )
 
 
@@ -46,9 +47,10 @@ def silu_times_up(
 
 @kernel
 def gated(gate: Any, up: Any) -> Any:
-    """silu(gate) * up of sixteen lanes."""
-    negative = subtract(splat(np.float32(0.0)), gate)
-    return multiply(divide(gate, add(splat(np.float32(1.0)), exp(negative))), up)
+    """silu(gate) * up of sixteen lanes; e**-|gate| cannot overflow."""
+    power, one = exp(minus_magnitude(gate)), splat(np.float32(1.0))
+    numerator = multiply(gate, where_negative(gate, power, one))
+    return multiply(divide(numerator, add(one, power)), up)
 
 
 def silu_times_up_reference(gate_up: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:

@@ -201,6 +201,19 @@ def maximum(builder: Any, a: Any, b: Any) -> Any:
 
 
 @operation(VECTOR, VECTOR)
+def minus_magnitude(builder: Any, x: Any) -> Any:
+    """-|x|."""
+    bits = builder.or_(builder.bitcast(x, INTS), int_constant(0x80000000))
+    return builder.bitcast(bits, FLOATS)
+
+
+@operation(VECTOR, VECTOR, VECTOR, VECTOR)
+def where_negative(builder: Any, x: Any, yes: Any, no: Any) -> Any:
+    """`yes` in the lanes where x < 0, `no` in the others."""
+    return builder.select(builder.fcmp_ordered("<", x, constant(0.0)), yes, no)
+
+
+@operation(VECTOR, VECTOR)
 def exp(builder: Any, x: Any) -> Any:
     """e**x within 1.1 units in the last place; 0 below -87.33, and as at 88 above 88.
 

@@ -1,0 +1,195 @@
+"""Paged attention: right, and with the same bits however the work is cut."""
+
+import dataclasses
+import hashlib
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from headway.compute.cpu.attention import attention_reference
+from headway.compute.cpu.attention_plan import AttentionPlan
+from tests.close import assert_close
+from tests.unit.compute.cpu.attention_cases import Batch, Floats, make_batch, same_bits
+
+SHAPES = [(9, 3, 64), (2, 2, 32), (4, 1, 96), (8, 1, 128), (4, 2, 256), (14, 2, 64)]
+LENGTHS = [1, 15, 16, 17, 255, 256, 257, 1000]
+MIXED = [(0, 1), (14, 1), (15, 33), (255, 1), (256, 20), (999, 3), (0, 70), (600, 1)]
+
+
+def assert_right(name: str, batch: Batch, got: Floats) -> None:
+    """Compare with float64, row by row."""
+    num_heads, _, head_dim = batch.heads
+    want = attention_reference(
+        batch.queries[:, : num_heads * head_dim],
+        batch.pool.keys[1],
+        batch.pool.values[1],
+        batch.block_table,
+        batch.starts,
+        batch.num_tokens,
+    )
+    assert_close(name, torch.from_numpy(got), torch.from_numpy(want))
+
+
+@pytest.mark.parametrize("heads", SHAPES, ids=str)
+@pytest.mark.parametrize("threads", [1, 2, 7])
+def test_decode_and_prompt_chunks_match_float64(heads: tuple[int, int, int], threads: int) -> None:
+    batch = make_batch(MIXED, heads=heads)
+    assert_right("attention", batch, batch.run(threads))
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_decode_matches_float64_at_every_length(length: int) -> None:
+    batch = make_batch([(length - 1, 1)])
+    assert_right("decode", batch, batch.run())
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_a_whole_prompt_matches_float64_at_every_length(length: int) -> None:
+    batch = make_batch([(0, length)])
+    assert_right("prompt", batch, batch.run(2))
+
+
+@pytest.mark.parametrize("block_size", [16, 32, 64, 256, 512])
+def test_any_block_size_gives_the_same_bits(block_size: int) -> None:
+    rows = [(700, 1), (0, 40)]
+    want = make_batch(rows).run()
+    assert same_bits(make_batch(rows, block_size=block_size).run(), want)
+
+
+@pytest.mark.parametrize("heads", SHAPES, ids=str)
+def test_any_number_of_threads_gives_the_same_bits(heads: tuple[int, int, int]) -> None:
+    batch = make_batch(MIXED, heads=heads)
+    want = batch.run()
+    for threads in (2, 3, 5, 16):
+        assert same_bits(batch.run(threads), want)
+
+
+def test_a_long_context_cut_over_threads_gives_the_same_bits() -> None:
+    batch = make_batch([(3000, 1)])
+    plan = batch.plan(4)
+    assert plan.partial_floats > 0
+    assert len(plan.units) > 3
+    assert same_bits(batch.run(4), batch.run(1))
+
+
+def test_each_row_alone_gives_the_same_bits_as_all_together() -> None:
+    batch = make_batch(MIXED)
+    together = batch.run(2)
+    ends = np.cumsum(batch.num_tokens)
+    for row, end in enumerate(ends):
+        tokens = slice(end - batch.num_tokens[row], end)
+        alone = dataclasses.replace(
+            batch,
+            starts=batch.starts[row : row + 1],
+            num_tokens=batch.num_tokens[row : row + 1],
+            block_table=batch.block_table[row : row + 1],
+            queries=batch.queries[tokens],
+        )
+        assert same_bits(alone.run(), together[tokens])
+
+
+@pytest.mark.parametrize("size", [1, 7, 16, 100, 256])
+def test_a_prompt_in_chunks_gives_the_same_bits_as_whole(size: int) -> None:
+    length = 530
+    whole = make_batch([(0, length)])
+    want = whole.run(2)
+    for start in range(0, length, size):
+        count = min(size, length - start)
+        part = dataclasses.replace(
+            whole,
+            starts=np.array([start]),
+            num_tokens=np.array([count]),
+            queries=whole.queries[start : start + count],
+        )
+        assert same_bits(part.run(), want[start : start + count])
+
+
+def test_the_places_of_blocks_do_not_change_the_bits() -> None:
+    first = make_batch([(300, 2)], seed=1)
+    pool = first.pool
+    order = np.random.default_rng(5).permutation(pool.shape.num_blocks)
+    moved = np.argsort(order).astype(np.int32)
+    table = first.block_table.copy()
+    used = table < pool.shape.num_blocks
+    table[used] = moved[table[used]]
+    want = first.run()
+    pool.keys[:] = pool.keys[:, order]
+    pool.values[:] = pool.values[:, order]
+    assert same_bits(dataclasses.replace(first, block_table=table).run(), want)
+
+
+def test_units_in_any_order_give_the_same_bits() -> None:
+    batch = make_batch(MIXED)
+
+    def shuffled(plan: AttentionPlan) -> AttentionPlan:
+        order = np.random.default_rng(3).permutation(len(plan.units))
+        return dataclasses.replace(plan, units=plan.units[order])
+
+    assert same_bits(batch.run(4, shuffled), batch.run(4))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_a_shared_prefix_read_once_gives_the_same_bits_as_alone(threads: int) -> None:
+    rows = [(700 + 40 * i, 1) for i in range(20)] + [(300, 1), (600, 3), (560, 200)]
+    batch = make_batch(rows, shared=528)
+    assert (np.bincount(batch.plan(threads).tokens) > 1).sum() > 20
+    together = batch.run(threads)
+    assert_right("shared", batch, together)
+    ends = np.cumsum(batch.num_tokens)
+    for row in (0, 7, 19, 20, 21, 22):
+        tokens = slice(ends[row] - batch.num_tokens[row], ends[row])
+        alone = dataclasses.replace(
+            batch,
+            starts=batch.starts[row : row + 1],
+            num_tokens=batch.num_tokens[row : row + 1],
+            block_table=batch.block_table[row : row + 1],
+            queries=batch.queries[tokens],
+        )
+        assert same_bits(alone.run(), together[tokens])
+
+
+def test_scores_of_any_size_stay_finite() -> None:
+    batch = make_batch([(100, 1), (600, 5)])
+    batch.queries[:] *= 1000
+    assert np.isfinite(batch.run()).all()
+
+
+def test_a_query_that_is_not_a_number_shows_in_its_own_output_only() -> None:
+    batch = make_batch([(100, 1), (40, 1)])
+    batch.queries[0, 0] = np.nan
+    out = batch.run()
+    head_dim = batch.heads[2]
+    assert np.isnan(out[0, :head_dim]).all()
+    assert np.isfinite(out[0, head_dim:]).all()
+    assert np.isfinite(out[1]).all()
+
+
+PROGRAM = """
+import hashlib
+from tests.unit.compute.cpu.attention_cases import make_batch
+out = make_batch([(0, 1), (255, 3), (600, 7)]).run(2)
+print(hashlib.sha256(out.tobytes()).hexdigest())
+"""
+
+
+@pytest.mark.parametrize(
+    ("cpu", "features"), [("haswell", "+avx2,+fma"), ("x86-64", "+sse2")], ids=["avx2", "plain"]
+)
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="names x86 processors")
+def test_older_processors_compute_the_same_bits(
+    cpu: str, features: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    want = hashlib.sha256(make_batch([(0, 1), (255, 3), (600, 7)]).run(2).tobytes()).hexdigest()
+    environment = os.environ | {
+        "NUMBA_CPU_NAME": cpu,
+        "NUMBA_CPU_FEATURES": features,
+        "NUMBA_CACHE_DIR": str(tmp_path_factory.mktemp("kernels")),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == want
