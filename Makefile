@@ -87,7 +87,7 @@ test: ## everything that CI runs, cheap checks first
 	@$(MAKE) docs
 
 soak: .venv/.dev ## the tests marked soak, whole: hours
-	HEADWAY_SOAK=1 MARKS=soak $(RUN_TESTS) tests --timeout=0 $(ARGS)
+	HEADWAY_TEST_SOAK=1 MARKS=soak $(RUN_TESTS) tests --timeout=0 $(ARGS)
 
 lock: .venv/.dev ## write requirements/*.lock anew from pyproject.toml
 	tools/lock.sh $(ARGS)

@@ -5,7 +5,7 @@
 #
 # Tests marked bench never run here. Tests marked gpu run where there is a CUDA device, and are
 # otherwise deselected, which pytest counts in its closing line. Tests marked soak read
-# HEADWAY_SOAK=1 (make soak) to run whole, and else run at a twentieth. MARKS narrows further.
+# HEADWAY_TEST_SOAK=1 (make soak) to run whole, and else run at a twentieth. MARKS narrows further.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -4,5 +4,5 @@ import os
 
 
 def scaled(whole: int) -> int:
-    """`whole`, or a twentieth of it unless HEADWAY_SOAK=1."""
-    return whole if os.environ.get("HEADWAY_SOAK") == "1" else whole // 20
+    """`whole`, or a twentieth of it unless HEADWAY_TEST_SOAK=1."""
+    return whole if os.environ.get("HEADWAY_TEST_SOAK") == "1" else whole // 20

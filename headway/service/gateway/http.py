@@ -21,7 +21,6 @@ MAX_DISCARD_S = 5.0
 MAX_PAUSE_S = 0.5  # in what is thrown away; a client that sends no more has read the answer
 NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._:/+=@-]")
 JSON = b"application/json"
-ABORT = "headway.abort"  # ASGI extension: drop the connection with all that is unsent
 
 
 class ClientGone(Exception):
@@ -31,7 +30,7 @@ class ClientGone(Exception):
 class Exchange:
     """One request and its answer; used by the task that serves it and its helpers."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, write_timeout: float) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.id = uuid.uuid4().hex  # keys everything inside; unique whatever the client sends
@@ -39,10 +38,6 @@ class Exchange:
         self._headers: list[Header] = scope["headers"]
         self._receive = receive
         self._send = send
-        self._write_timeout = write_timeout
-        self._abort: Callable[[], None] = (
-            scope.get("extensions", {}).get(ABORT, {}).get("abort", _leave)
-        )
         self._body_is_read = False
         self.is_started = False
         sent = NOT_IN_AN_ID.sub("", self.header("x-request-id") or "")[:MAX_REQUEST_ID]
@@ -110,7 +105,7 @@ class Exchange:
         )
 
     async def write(self, data: bytes, *, is_last: bool = False) -> None:
-        """Send a part of the body whole; raises ClientGone when it is not read in time."""
+        """Send a part of the body whole; waits while what was sent before is not read."""
         await self._write({"type": "http.response.body", "body": data, "more_body": not is_last})
 
     async def answer(
@@ -148,17 +143,9 @@ class Exchange:
 
     async def _write(self, message: Message) -> None:
         try:
-            async with asyncio.timeout(self._write_timeout):
-                await self._send(message)
-        except TimeoutError:
-            self._abort()  # closing would wait for ever for what is not read
-            raise ClientGone from None
+            await self._send(message)  # the connection itself ends when nobody reads it
         except OSError:
             raise ClientGone from None
-
-
-def _leave() -> None:
-    """Where the server cannot drop a connection, it is left to the server."""
 
 
 def _too_large(max_bytes: int) -> BodyTooLarge:

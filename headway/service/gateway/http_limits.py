@@ -11,7 +11,6 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from headway.service.gateway.http import ABORT
 from headway.service.gateway.settings import GatewaySettings
 
 FRAMING_FACTOR = 8  # bytes of chunk sizes and the like allowed for each byte of body
@@ -48,6 +47,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self.other_bytes = 0  # received since the message began and not part of its body
         self.refusal = 400
         self.linger: asyncio.TimerHandle | None = None
+        self.unread_timer: asyncio.TimerHandle | None = None
 
     # uvicorn narrows the argument of asyncio.Protocol in the same way.
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -61,8 +61,9 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the timer with the connection."""
         self._head_is_here()
-        if self.linger is not None:
-            self.linger.cancel()
+        for timer in (self.linger, self.unread_timer):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -83,7 +84,6 @@ class LimitedProtocol(HttpToolsProtocol):
         self.other_bytes = 0
         self._expect_head()
         super().on_message_begin()
-        self.scope["extensions"] = {ABORT: {"abort": self.transport.abort}}
 
     def on_url(self, url: bytes) -> None:
         """Count the request line."""
@@ -104,6 +104,18 @@ class LimitedProtocol(HttpToolsProtocol):
         """Body bytes pay for some framing."""
         self.other_bytes = max(0, self.other_bytes - len(body) * FRAMING_FACTOR)
         super().on_body(body)
+
+    def pause_writing(self) -> None:
+        """The client does not read as fast as we write: from now on it must read something."""
+        super().pause_writing()
+        self._expect_reading()
+
+    def resume_writing(self) -> None:
+        """It has read nearly all."""
+        if self.unread_timer is not None:
+            self.unread_timer.cancel()
+            self.unread_timer = None
+        super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
         """uvicorn calls this for whatever the parser could not read."""
@@ -132,6 +144,23 @@ class LimitedProtocol(HttpToolsProtocol):
         self.head_timer = None
         if not self.transport.is_closing():
             self._refuse(408)
+
+    def _expect_reading(self) -> None:
+        unread = self.transport.get_write_buffer_size()
+        self.unread_timer = self.loop.call_later(
+            self.limits.write_timeout, self._check_reading, unread
+        )
+
+    def _check_reading(self, unread_before: int) -> None:
+        """Drop a connection of which nothing was read; closing would wait for that for ever.
+
+        What was written in between counts against the client, but it is no more than one
+        write: the next one waits.
+        """
+        if self.transport.get_write_buffer_size() < unread_before:
+            self._expect_reading()
+        else:
+            self.transport.abort()
 
     def _refuse(self, status: int) -> None:
         """Answer in OpenAI's error shape and close; just close inside another answer."""

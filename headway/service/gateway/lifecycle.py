@@ -103,8 +103,12 @@ class HttpServer(uvicorn.Server):
         self._listener = listener
 
     async def run_until_stopped(self) -> None:
-        """Serve until `stop`."""
+        """Serve until `stop`; no connection is left afterwards."""
         await self.serve(sockets=[self._listener])
+        for connection in list(self.server_state.connections):
+            # One that is closing may still wait for its client to read.
+            cast(LimitedProtocol, connection).transport.abort()
+        await asyncio.sleep(0)  # connections are lost in the loop's next turn
 
     def stop(self) -> None:
         """Close the socket and end; answers under way have `CLOSE_S` to leave."""

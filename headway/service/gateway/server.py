@@ -68,7 +68,7 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI connection: an HTTP request, from its header to the end of its answer."""
         assert scope["type"] == "http", scope["type"]
-        exchange = Exchange(scope, receive, send, self._parts.settings.write_timeout)
+        exchange = Exchange(scope, receive, send)
         generator = GENERATORS.get(exchange.path)
         try:
             if generator is not None and exchange.method == "POST":

@@ -245,12 +245,20 @@ def say_hello(replica: FakeReplica, request: EngineRequest) -> None:
 class Site:
     """A running gateway and its engine."""
 
-    def __init__(self, gateway: Gateway, admitter: Admitter, replica: FakeReplica) -> None:
+    def __init__(
+        self, gateway: Gateway, admitter: Admitter, replica: FakeReplica, server: HttpServer
+    ) -> None:
         self.gateway = gateway
         self.admitter = admitter
         self.replica = replica
+        self.server = server
         self.port = 0
         self.client = httpx.AsyncClient()
+
+    @property
+    def num_connections(self) -> int:
+        """Connections that the server has open."""
+        return len(self.server.server_state.connections)
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A bare connection."""
@@ -351,7 +359,7 @@ async def site(
     listener = bind(chosen)
     server = HttpServer(parts.gateway, chosen, listener)
     serving = asyncio.create_task(server.run_until_stopped())
-    here = Site(parts.gateway, parts.admitter, fake)
+    here = Site(parts.gateway, parts.admitter, fake, server)
     try:
         await until(lambda: server.started)
         here.port = listener.getsockname()[1]
