@@ -6,7 +6,8 @@ from benchmarks.divergence import compare, join, summarise
 
 
 def logprobs(rows: list[list[float]]) -> npt.NDArray[np.float32]:
-    return np.log(np.array(rows)).astype(np.float32)
+    found: npt.NDArray[np.float32] = np.log(np.array(rows)).astype(np.float32)
+    return found
 
 
 def test_the_same_distributions_do_not_differ() -> None:
