@@ -157,7 +157,8 @@ def main() -> None:
     weights = sum(p.num_inputs * p.num_outputs for p in model)
     num_bytes = sum(p.data.nbytes for p in model)
     print(
-        f"{isa.value}, {args.threads} threads, {args.layers} + {args.head}, {num_bytes / 1e6:.0f} MB"
+        f"{isa.value}, {args.threads} threads, {args.layers} + {args.head}, "
+        f"{num_bytes / 1e6:.0f} MB"
     )
     results = []
     for rows in args.rows:

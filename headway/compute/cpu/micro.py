@@ -36,6 +36,9 @@ STEP = 4  # inputs of one dot product instruction
 STEPS = GROUP // STEP
 STEP_BYTES = COLUMNS * STEP
 LINE = 64
+# What llvm.prefetch is told: a read, into the second level, of data. Into the first level is
+# slower by a third here: few lines can be under way to it.
+PREFETCH = (0, 2, 1)
 
 # What the integer sum must give back, as a shift of xsum.
 OFFSET_SHIFT = {Format.Q8_0: 7, Format.Q4_0: 3, Format.Q4_1: None}
@@ -106,15 +109,14 @@ class Emit:
         return self.b.call(function, [values])
 
     def prefetch(self, address: Any) -> None:
-        """Ask for the cache line of an address; never faults."""
+        """Ask for the cache line of an address, into the second level; never faults."""
         function = self.b.module.declare_intrinsic(
             "llvm.prefetch",
             (ir.PointerType(I8),),
             ir.FunctionType(VOID, [ir.PointerType(I8), I32, I32, I32]),
         )
         pointer = self.b.inttoptr(address, ir.PointerType(I8))
-        flags = [ir.Constant(I32, 0), ir.Constant(I32, 3), ir.Constant(I32, 1)]
-        self.b.call(function, [pointer, *flags])
+        self.b.call(function, [pointer, *(ir.Constant(I32, flag) for flag in PREFETCH)])
 
     def dot(self, plus: Any, weights: Any, activations: Any) -> Any:
         """plus + the sum of four products u8 * s8, in every lane of 32 bits."""
@@ -150,18 +152,21 @@ class Operands:
     xs_stride: Any
     out: Any
     out_stride: Any
+    ahead: Any
+    ahead_stride: Any
 
 
-def quantized(format_: Format, tile: Tile, ahead: int = 0) -> Any:
+def quantized(format_: Format, tile: Tile) -> Any:
     """An intrinsic: (weights, scales, groups, xq, xq_stride, xs, xsum, xs_stride, out,
-    out_stride), all intp; addresses and strides in bytes.
+    out_stride, ahead, ahead_stride), all intp; addresses and strides in bytes.
 
-    ahead  bytes to prefetch ahead in the panel; 0 for none
+    With each group a group's worth of memory from `ahead` on is fetched into the cache, and
+    `ahead` moves on by `ahead_stride`.
     """
-    signature = types.void(*[types.intp] * 10)
+    signature = types.void(*[types.intp] * 12)
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        _Quantized(Emit(builder, tile.lanes), Operands(*args), format_, tile).emit(ahead)
+        _Quantized(Emit(builder, tile.lanes), Operands(*args), format_, tile).emit()
         return context.get_dummy_value()
 
     @intrinsic
@@ -177,6 +182,8 @@ def quantized(format_: Format, tile: Tile, ahead: int = 0) -> Any:
         lds: Any,
         out: Any,
         ldo: Any,
+        ahead: Any,
+        step: Any,
     ) -> Any:
         return signature, codegen
 
@@ -193,7 +200,7 @@ class _Quantized:
         self.format = format_
         self.tile = tile
 
-    def emit(self, ahead: int) -> None:
+    def emit(self) -> None:
         """The loop over groups, then the stores."""
         b, ops, tile = self.b, self.ops, self.tile
         nibbles = self.format is not Format.Q8_0
@@ -208,7 +215,7 @@ class _Quantized:
         group = b.phi(I64)
         weights, scales = b.phi(I64), b.phi(I64)
         sums = {cell: b.phi(self.e.floats) for cell in cells}
-        totals = self._integers(weights, group, cells, ahead)
+        totals = self._integers(weights, group, cells)
         new = self._floats(scales, group, totals, sums)
         following = b.add(group, ir.Constant(I64, 1))
         for phi, start, step in (
@@ -230,7 +237,7 @@ class _Quantized:
     def _row(self, base: Any, stride: Any, row: int) -> Any:
         return self.b.add(base, self.b.mul(stride, ir.Constant(I64, row)))
 
-    def _integers(self, weights: Any, group: Any, cells: Any, ahead: int) -> Any:
+    def _integers(self, weights: Any, group: Any, cells: Any) -> Any:
         b, e, ops = self.b, self.e, self.ops
         nibbles = self.format is not Format.Q8_0
         shift = OFFSET_SHIFT[self.format]
@@ -247,10 +254,9 @@ class _Quantized:
             b.add(self._row(ops.xq, ops.xq_stride, row), b.mul(group, ir.Constant(I64, GROUP)))
             for row in range(self.tile.rows)
         ]
-        if ahead:
-            size = STEPS * STEP_BYTES // (2 if nibbles else 1)
-            for line in range(0, size, LINE):
-                e.prefetch(e.at(weights, ahead + line))
+        ahead = b.add(ops.ahead, b.mul(group, ops.ahead_stride))
+        for line in range(0, STEPS * STEP_BYTES // (2 if nibbles else 1), LINE):
+            e.prefetch(e.at(ahead, line))
         for step in range(STEPS // 2 if nibbles else STEPS):
             packed = [
                 e.load(e.at(weights, step * STEP_BYTES + 4 * e.lanes * v), e.ints, 4 * e.lanes)
