@@ -16,7 +16,7 @@ BF16 = int(Format.BF16)
 BLOCK = 4  # rows of the largest micro-kernel
 # Bytes to prefetch ahead while a panel is read once. Best of 0 ... 4096 on a Zen 4 (two
 # threads: 31 GB/s, 24 without).
-AHEAD = 1024
+AHEAD = 2048
 
 _q8_0_1, _q8_0_2, _q8_0_3, _q8_0_4 = (quantized(Format.Q8_0, Tile(r)) for r in (1, 2, 3, 4))
 _q4_0_1, _q4_0_2, _q4_0_3, _q4_0_4 = (quantized(Format.Q4_0, Tile(r)) for r in (1, 2, 3, 4))

@@ -90,17 +90,12 @@ class Emit:
         )
         return self.b.call(function, [left, right, plus])
 
-    def absolute(self, values: Any) -> Any:
-        """Magnitudes."""
-        kind = ir.FunctionType(self.floats, [self.floats])
-        function = self.b.module.declare_intrinsic(f"llvm.fabs.v{self.lanes}f32", (), kind)
-        return self.b.call(function, [values])
-
-    def reduce_max(self, values: Any) -> Any:
-        """The largest lane; the order does not matter to the result."""
-        name = f"llvm.vector.reduce.fmax.v{self.lanes}f32"
-        function = self.b.module.declare_intrinsic(name, (), ir.FunctionType(F32, [self.floats]))
-        return self.b.call(function, [values])
+    def largest(self, values: Any) -> Any:
+        """The largest magnitude of the lanes: magnitudes compare as their bits do."""
+        bits = self.b.and_(self.b.bitcast(values, self.ints), self.whole(0x7FFFFFFF))
+        name = f"llvm.vector.reduce.umax.v{self.lanes}i32"
+        function = self.b.module.declare_intrinsic(name, (), ir.FunctionType(I32, [self.ints]))
+        return self.b.bitcast(self.b.call(function, [bits]), F32)
 
     def reduce_add(self, values: Any) -> Any:
         """The sum of integer lanes."""
