@@ -15,7 +15,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from headway.compute.cpu.jit import kernel
-from headway.compute.cpu.micro import F32, I8, Emit
+from headway.compute.cpu.micro_emit import F32, I8, Emit
 from headway.compute.cpu.pack import GROUP
 
 LEAST = 1e-30
