@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headway.compute.cpu import linear_avx512, linear_plain
+from headway.compute.cpu import linear_avx2, linear_avx512, linear_avxvnni, linear_plain
 from headway.compute.cpu.features import Isa
 from headway.compute.cpu.pack import Format, PackedLinear
 from headway.compute.cpu.quantize import quantize_rows
@@ -53,13 +53,17 @@ def _kernels(module: Any) -> LinearKernels:
     )
 
 
-AVX512 = _kernels(linear_avx512)
-PLAIN = _kernels(linear_plain)
+KERNELS: Mapping[Isa, LinearKernels] = {
+    Isa.AVX512_VNNI: _kernels(linear_avx512),
+    Isa.AVX_VNNI: _kernels(linear_avxvnni),
+    Isa.AVX2: _kernels(linear_avx2),
+    Isa.PLAIN: _kernels(linear_plain),
+}
 
 
 def kernels_for(isa: Isa) -> LinearKernels:
-    """The kernels for what `detect` found. AVX-VNNI and AVX2 have none of their own yet."""
-    return AVX512 if isa is Isa.AVX512_VNNI else PLAIN
+    """The kernels for what `detect` found; each is compiled at its first call."""
+    return KERNELS[isa]
 
 
 def apply(

@@ -22,109 +22,16 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from headway.compute.cpu.micro_dot import Bytes, Dot, Vnni, Words
+from headway.compute.cpu.micro_emit import F32, HALF, I32, I64, Emit
 from headway.compute.cpu.pack import COLUMNS, GROUP, Format
-
-I8 = ir.IntType(8)
-I16 = ir.IntType(16)
-I32 = ir.IntType(32)
-I64 = ir.IntType(64)
-F32 = ir.FloatType()
-HALF = ir.HalfType()
-VOID = ir.VoidType()
 
 STEP = 4  # inputs of one dot product instruction
 STEPS = GROUP // STEP
 STEP_BYTES = COLUMNS * STEP
 LINE = 64
-
 # What the integer sum must give back, as a shift of xsum.
 OFFSET_SHIFT = {Format.Q8_0: 7, Format.Q4_0: 3, Format.Q4_1: None}
-
-
-class Emit:
-    """Short names for the instructions that the micro-kernels need, at one vector width."""
-
-    def __init__(self, builder: Any, lanes: int) -> None:
-        self.b = builder
-        self.lanes = lanes
-        self.ints = ir.VectorType(I32, lanes)
-        self.floats = ir.VectorType(F32, lanes)
-
-    def at(self, address: Any, offset: int) -> Any:
-        """Address plus a constant number of bytes."""
-        return self.b.add(address, ir.Constant(I64, offset)) if offset else address
-
-    def load(self, address: Any, kind: Any, align: int) -> Any:
-        """One value of type `kind` from an address."""
-        pointer = self.b.inttoptr(address, kind.as_pointer())
-        return self.b.load(pointer, align=align, typ=kind)
-
-    def store(self, value: Any, address: Any, align: int) -> None:
-        """One value to an address."""
-        self.b.store(value, self.b.inttoptr(address, value.type.as_pointer()), align=align)
-
-    def splat(self, scalar: Any) -> Any:
-        """The scalar in every lane."""
-        vector = ir.VectorType(scalar.type, self.lanes)
-        one = self.b.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(I32, 0))
-        lanes = ir.Constant(ir.VectorType(I32, self.lanes), [0] * self.lanes)
-        return self.b.shuffle_vector(one, ir.Constant(vector, ir.Undefined), lanes)
-
-    def whole(self, value: int) -> Any:
-        """An integer constant in every lane."""
-        return ir.Constant(self.ints, [value] * self.lanes)
-
-    def zero(self) -> Any:
-        """0.0 in every lane."""
-        return ir.Constant(self.floats, [0.0] * self.lanes)
-
-    def fma(self, left: Any, right: Any, plus: Any) -> Any:
-        """left * right + plus, rounded once."""
-        function = self.b.module.declare_intrinsic(
-            f"llvm.fma.v{self.lanes}f32",
-            (),
-            ir.FunctionType(self.floats, [self.floats, self.floats, self.floats]),
-        )
-        return self.b.call(function, [left, right, plus])
-
-    def absolute(self, values: Any) -> Any:
-        """Magnitudes."""
-        kind = ir.FunctionType(self.floats, [self.floats])
-        function = self.b.module.declare_intrinsic(f"llvm.fabs.v{self.lanes}f32", (), kind)
-        return self.b.call(function, [values])
-
-    def reduce_max(self, values: Any) -> Any:
-        """The largest lane; the order does not matter to the result."""
-        name = f"llvm.vector.reduce.fmax.v{self.lanes}f32"
-        function = self.b.module.declare_intrinsic(name, (), ir.FunctionType(F32, [self.floats]))
-        return self.b.call(function, [values])
-
-    def reduce_add(self, values: Any) -> Any:
-        """The sum of integer lanes."""
-        name = f"llvm.vector.reduce.add.v{self.lanes}i32"
-        function = self.b.module.declare_intrinsic(name, (), ir.FunctionType(I32, [self.ints]))
-        return self.b.call(function, [values])
-
-    def prefetch(self, address: Any) -> None:
-        """Ask for the cache line of an address; never faults."""
-        function = self.b.module.declare_intrinsic(
-            "llvm.prefetch",
-            (ir.PointerType(I8),),
-            ir.FunctionType(VOID, [ir.PointerType(I8), I32, I32, I32]),
-        )
-        pointer = self.b.inttoptr(address, ir.PointerType(I8))
-        flags = [ir.Constant(I32, 0), ir.Constant(I32, 3), ir.Constant(I32, 1)]
-        self.b.call(function, [pointer, *flags])
-
-    def dot(self, plus: Any, weights: Any, activations: Any) -> Any:
-        """plus + the sum of four products u8 * s8, in every lane of 32 bits."""
-        name = f"llvm.x86.avx512.vpdpbusd.{32 * self.lanes}"
-        raw = ir.VectorType(I8, 4 * self.lanes)
-        kind = ir.FunctionType(self.ints, [self.ints, raw, raw])
-        function = self.b.module.declare_intrinsic(name, (), kind)
-        return self.b.call(
-            function, [plus, self.b.bitcast(weights, raw), self.b.bitcast(activations, raw)]
-        )
 
 
 @dataclass(frozen=True)
@@ -134,6 +41,11 @@ class Tile:
     rows: int
     vectors: int = 3
     lanes: int = 16
+
+    @property
+    def is_whole_panel(self) -> bool:
+        """Else it is called for a part of the columns, and prefetches nothing."""
+        return self.vectors * self.lanes == COLUMNS
 
 
 @dataclass(frozen=True)
@@ -150,18 +62,30 @@ class Operands:
     xs_stride: Any
     out: Any
     out_stride: Any
+    ahead: Any
+    ahead_stride: Any
 
 
-def quantized(format_: Format, tile: Tile, ahead: int = 0) -> Any:
+def _dot(format_: Format, *, vnni: bool) -> Dot:
+    if vnni:
+        return Vnni()
+    return Words() if format_ is Format.Q8_0 else Bytes()
+
+
+def quantized(format_: Format, tile: Tile, *, vnni: bool = True) -> Any:
     """An intrinsic: (weights, scales, groups, xq, xq_stride, xs, xsum, xs_stride, out,
-    out_stride), all intp; addresses and strides in bytes.
+    out_stride, ahead, ahead_stride), all intp; addresses and strides in bytes.
 
-    ahead  bytes to prefetch ahead in the panel; 0 for none
+    With each group a group's worth of memory from `ahead` on is fetched into the cache, and
+    `ahead` moves on by `ahead_stride`.
+
+    vnni  whether the CPU has the 8-bit dot product at this width; else AVX2 is used
     """
-    signature = types.void(*[types.intp] * 10)
+    signature = types.void(*[types.intp] * 12)
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        _Quantized(Emit(builder, tile.lanes), Operands(*args), format_, tile).emit(ahead)
+        dot = _dot(format_, vnni=vnni)
+        _Quantized(Emit(builder, tile.lanes), Operands(*args), format_, tile, dot).emit()
         return context.get_dummy_value()
 
     @intrinsic
@@ -177,6 +101,8 @@ def quantized(format_: Format, tile: Tile, ahead: int = 0) -> Any:
         lds: Any,
         out: Any,
         ldo: Any,
+        ahead: Any,
+        step: Any,
     ) -> Any:
         return signature, codegen
 
@@ -186,14 +112,15 @@ def quantized(format_: Format, tile: Tile, ahead: int = 0) -> Any:
 class _Quantized:
     """Writes one micro-kernel."""
 
-    def __init__(self, emit: Emit, ops: Operands, format_: Format, tile: Tile) -> None:
+    def __init__(self, emit: Emit, ops: Operands, format_: Format, tile: Tile, dot: Dot) -> None:
         self.e = emit
         self.b = emit.b
         self.ops = ops
         self.format = format_
         self.tile = tile
+        self.dot = dot
 
-    def emit(self, ahead: int) -> None:
+    def emit(self) -> None:
         """The loop over groups, then the stores."""
         b, ops, tile = self.b, self.ops, self.tile
         nibbles = self.format is not Format.Q8_0
@@ -208,7 +135,7 @@ class _Quantized:
         group = b.phi(I64)
         weights, scales = b.phi(I64), b.phi(I64)
         sums = {cell: b.phi(self.e.floats) for cell in cells}
-        totals = self._integers(weights, group, cells, ahead)
+        totals = self._integers(weights, group, cells)
         new = self._floats(scales, group, totals, sums)
         following = b.add(group, ir.Constant(I64, 1))
         for phi, start, step in (
@@ -230,27 +157,28 @@ class _Quantized:
     def _row(self, base: Any, stride: Any, row: int) -> Any:
         return self.b.add(base, self.b.mul(stride, ir.Constant(I64, row)))
 
-    def _integers(self, weights: Any, group: Any, cells: Any, ahead: int) -> Any:
+    def _integers(self, weights: Any, group: Any, cells: Any) -> Any:
         b, e, ops = self.b, self.e, self.ops
         nibbles = self.format is not Format.Q8_0
         shift = OFFSET_SHIFT[self.format]
         four_groups = b.mul(group, ir.Constant(I64, 4))
-        totals = {}
+        totals, offsets = {}, []
         for row in range(self.tile.rows):
-            start = e.whole(0)
+            offset = e.whole(0)
             if shift is not None:
                 at = b.add(self._row(ops.xsum, ops.xs_stride, row), four_groups)
-                start = b.neg(b.shl(e.splat(e.load(at, I32, 4)), e.whole(shift)))
+                offset = b.neg(b.shl(e.splat(e.load(at, I32, 4)), e.whole(shift)))
+            offsets.append(offset)
             for vector in range(self.tile.vectors):
-                totals[row, vector] = start
+                totals[row, vector] = self.dot.start(e, offset)
         inputs = [
             b.add(self._row(ops.xq, ops.xq_stride, row), b.mul(group, ir.Constant(I64, GROUP)))
             for row in range(self.tile.rows)
         ]
-        if ahead:
-            size = STEPS * STEP_BYTES // (2 if nibbles else 1)
-            for line in range(0, size, LINE):
-                e.prefetch(e.at(weights, ahead + line))
+        if self.tile.is_whole_panel:
+            ahead = b.add(ops.ahead, b.mul(group, ops.ahead_stride))
+            for line in range(0, STEPS * STEP_BYTES // (2 if nibbles else 1), LINE):
+                e.prefetch(e.at(ahead, line))
         for step in range(STEPS // 2 if nibbles else STEPS):
             packed = [
                 e.load(e.at(weights, step * STEP_BYTES + 4 * e.lanes * v), e.ints, 4 * e.lanes)
@@ -263,14 +191,14 @@ class _Quantized:
             self._dots(totals, [b.and_(p, mask) for p in packed], inputs, step)
             high = [b.and_(b.lshr(p, e.whole(4)), mask) for p in packed]
             self._dots(totals, high, inputs, step + STEPS // 2)
-        return totals
+        return {cell: self.dot.finish(e, total, offsets[cell[0]]) for cell, total in totals.items()}
 
     def _dots(self, totals: Any, weights: Any, inputs: Any, step: int) -> None:
         e = self.e
         for row, base in enumerate(inputs):
-            four = e.splat(e.load(e.at(base, STEP * step), I32, 4))
+            four = self.dot.operand(e, e.splat(e.load(e.at(base, STEP * step), I32, 4)))
             for vector, weight in enumerate(weights):
-                totals[row, vector] = e.dot(totals[row, vector], weight, four)
+                totals[row, vector] = self.dot.step(e, totals[row, vector], weight, four)
 
     def _floats(self, scales: Any, group: Any, totals: Any, sums: Any) -> Any:
         b, e, ops = self.b, self.e, self.ops

@@ -10,7 +10,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from headway.compute.cpu.micro import F32, I16, I64, Emit, Tile
+from headway.compute.cpu.micro import Tile
+from headway.compute.cpu.micro_emit import F32, I16, I64, Emit
 from headway.compute.cpu.pack import COLUMNS, VALUE_BYTES, Format
 
 

@@ -15,7 +15,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from headway.compute.cpu.jit import kernel
-from headway.compute.cpu.micro import F32, I8, Emit
+from headway.compute.cpu.micro_emit import F32, I8, Emit
 from headway.compute.cpu.pack import GROUP
 
 LEAST = 1e-30
@@ -37,7 +37,7 @@ def quantize_group(typingctx: Any, x: Any, xq: Any, xs: Any, xsum: Any) -> Any:
 def _emit_group(e: Emit, x: Any, xq: Any, xs: Any, xsum: Any) -> None:
     b = e.b
     values = e.load(x, e.floats, 4)
-    largest = e.reduce_max(e.absolute(values))
+    largest = e.largest(values)
     is_zero = b.fcmp_ordered("<", largest, ir.Constant(F32, _float32(LEAST)))
     safe = b.select(is_zero, ir.Constant(F32, 1.0), largest)
     zero = ir.Constant(F32, 0.0)
