@@ -5,6 +5,7 @@ import contextlib
 import re
 import resource
 import socket
+import sys
 import time
 from collections.abc import Coroutine
 from pathlib import Path
@@ -190,6 +191,8 @@ class _Process:
             model_path=model_file.path,
             card=model_file.card,
             engine=settings.engine,
+            executor=settings.executor_choice,
+            cache_dir=settings.cache_dir,
             dtype=settings.executor.dtype,
             device=settings.executor.device,
             threads=settings.executor.threads,
@@ -224,8 +227,12 @@ class _Process:
         return supervisor, assemble(needs)
 
     def _show_load(self, progress: LoadProgress) -> None:
-        if progress.stage == "weights" and self._supervisor.view().restarts == 0:
+        if self._supervisor.view().restarts > 0:
+            return
+        if progress.stage == "weights":
             self._opened.progress("loading the weights", progress.done, progress.total)
+        elif progress.stage == "kernels":
+            print("compiling the kernels, about 20 s, once on this machine", file=sys.stderr)
 
     def _show_ready(self) -> None:
         self._opened.progress.close()

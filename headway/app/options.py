@@ -169,10 +169,18 @@ OPTIONS: tuple[Option, ...] = (
         default="random at every start",
     ),
     Option(
+        "executor",
+        "",
+        one_of("auto", "cpu", "torch"),
+        "What computes: cpu (compiled kernels, weights as in the file) or torch; "
+        "auto is cpu on CPUs unless --dtype, --block-size or the model ask for torch",
+        target="executor_choice",
+    ),
+    Option(
         "dtype",
         "executor",
         one_of(*DtypeChoice),
-        "Type of weights, activations and KV cache; auto is float32 on CPUs, bfloat16 on GPUs",
+        "Type of numbers in the torch executor; auto is float32 on CPUs, bfloat16 on GPUs",
     ),
     Option("device", "executor", one_of(*DeviceChoice), "Where the model runs"),
     Option(

@@ -6,24 +6,61 @@ It needs its launch on standard input, so nobody starts it by hand.
 import logging
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
-from headway.core.base.errors import BadFrame, StartError
+import platformdirs
+
+from headway.compute.cpu import kernel_cache
+from headway.core.base.errors import BadFrame, ExecutorUnsuitable, InvalidSetting, StartError
 from headway.core.messages.health import LoadProgress
 from headway.service.observe import log
 from headway.service.observe.clock import SystemClock
 from headway.service.replica.server import EXIT_START_FAILED, Loaded, serve
-from headway.service.wire.spec import Launch, read_launch
+from headway.service.wire.spec import Launch, ReplicaSpec, read_launch
 
 STDIN = 0
+AUTO = "auto"
+CPU_LANES = 16  # the CPU executor's blocks are a multiple of this
 
 logger = logging.getLogger(__name__)
 
 
 def load(launch: Launch, progress: Callable[[LoadProgress], None]) -> Loaded:
-    """Load the model into the executor that this installation has; raises StartError."""
+    """Load the model into the executor that fits; raises StartError."""
+    spec = launch.spec
+    if wants_torch(spec):
+        return _load_with_torch(launch, progress)
     try:
-        # The one import inside a function: it brings torch, an optional dependency, and
-        # takes seconds in which the server wants to hear that we live.
+        return _load_with_numba(launch, progress)
+    except ExecutorUnsuitable as error:
+        if spec.executor != AUTO:
+            raise
+        logger.warning("torch_instead_of_cpu_kernels", extra={"reason": error.message})
+        return _load_with_torch(launch, progress)
+
+
+def wants_torch(spec: ReplicaSpec) -> bool:
+    """Whether the settings ask for torch; raises InvalidSetting when they contradict.
+
+    Unless it is named, the CPU executor serves on CPUs, where nobody asked for a type of
+    numbers that it does not compute with, or for blocks that its vectors do not fit.
+    """
+    fits = spec.device == "cpu" and spec.dtype == AUTO
+    if spec.executor == "cpu" and not fits:
+        raise InvalidSetting(
+            "--executor",
+            f"cpu computes on CPUs, with the weights as the file has them; it does not go with "
+            f"--device {spec.device} --dtype {spec.dtype}; leave those out, or use torch",
+        )
+    if spec.executor == AUTO:
+        return not (fits and spec.engine.block_size % CPU_LANES == 0)
+    return spec.executor == "torch"
+
+
+def _load_with_torch(launch: Launch, progress: Callable[[LoadProgress], None]) -> Loaded:
+    try:
+        # Imported here: it brings torch, an optional dependency, and takes seconds in which
+        # the server wants to hear that we live.
         from headway.app.torch_replica import load_torch
     except ImportError as error:
         if error.name is None or error.name.split(".")[0] == "headway":
@@ -33,6 +70,18 @@ def load(launch: Launch, progress: Callable[[LoadProgress], None]) -> Loaded:
             f"install it with: pip install 'headway[torch]'"
         ) from error
     return load_torch(launch, progress, SystemClock())
+
+
+def _load_with_numba(launch: Launch, progress: Callable[[LoadProgress], None]) -> Loaded:
+    spec = launch.spec
+    base = Path(spec.cache_dir) if spec.cache_dir else platformdirs.user_cache_path("headway")
+    folder = kernel_cache.prepare(base / "kernels")
+    if kernel_cache.is_empty(folder):
+        progress(LoadProgress(stage="kernels", done=0, total=1))
+    # Imported here: kernels take their cache folder when they are imported.
+    from headway.app.cpu_replica import load_cpu
+
+    return load_cpu(launch, progress, SystemClock())
 
 
 def main() -> int:

@@ -29,6 +29,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     model: str | None = None  # None: the built-in model
     served_model_name: tuple[str, ...] = ()
     cache_dir: str | None = None
+    executor_choice: str = "auto"  # "cpu", "torch", or auto: the one that fits
     log_level: str = "info"
     log_json: bool = False
     seed: int | None = None

@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from headway.compute.cpu import linear_avx512, linear_plain
+from headway.compute.cpu import linear_avx2, linear_avx512, linear_avxvnni, linear_plain
 from headway.compute.cpu.features import Isa
 
 NUM_ARGUMENTS = 12  # of gemm; see linear.py
@@ -25,14 +25,30 @@ def _avx512(kind, w, inputs, first, end, x, ldx, xs, xsum, rows, out, ldo):  # t
     linear_avx512.gemm(kind, w, inputs, first, end, x, ldx, xs, xsum, rows, out, ldo)
 
 
+def _avxvnni(kind, w, inputs, first, end, x, ldx, xs, xsum, rows, out, ldo):  # type: ignore[no-untyped-def]
+    linear_avxvnni.gemm(kind, w, inputs, first, end, x, ldx, xs, xsum, rows, out, ldo)
+
+
+def _avx2(kind, w, inputs, first, end, x, ldx, xs, xsum, rows, out, ldo):  # type: ignore[no-untyped-def]
+    linear_avx2.gemm(kind, w, inputs, first, end, x, ldx, xs, xsum, rows, out, ldo)
+
+
 def _plain(kind, w, inputs, first, end, x, ldx, xs, xsum, rows, out, ldo):  # type: ignore[no-untyped-def]
     linear_plain.gemm(kind, w, inputs, first, end, x, ldx, xs, xsum, rows, out, ldo)
 
 
+ENTRIES = {
+    Isa.AVX512_VNNI: _avx512,
+    Isa.AVX_VNNI: _avxvnni,
+    Isa.AVX2: _avx2,
+    Isa.PLAIN: _plain,
+}
+
+
 @cache
 def _compiled(isa: Isa) -> Any:
-    function = _avx512 if isa is Isa.AVX512_VNNI else _plain
-    return numba.cfunc(SIGNATURE, nopython=True, cache=True, error_model="numpy")(function)
+    compile_entry = numba.cfunc(SIGNATURE, nopython=True, cache=True, error_model="numpy")
+    return compile_entry(ENTRIES[isa])
 
 
 def gemm_address(isa: Isa) -> int:

@@ -2,11 +2,12 @@
 
 from array import array
 from collections import deque
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from headway.compute.batch.flat import FlatStep, flatten
+from headway.compute.batch.flat import FlatStep, Int32s, flatten
 from headway.compute.cpu.attention_plan import AttentionPlan, plan_attention
 from headway.compute.cpu.entry import gemm_address
 from headway.compute.cpu.kvpool import KvPool, KvShape
@@ -107,12 +108,13 @@ class CpuExecutor:
         """All layers; returns the logits [S, V] of the sampled rows."""
         model, work, team = self._model, self._work, self._team
         card, weights = model.card, model.weights
+        block_table = flat.block_table.astype(np.int32)
         plan = plan_attention(
             flat.starts,
             flat.num_tokens,
+            block_table,
+            self._pool.shape,
             card.num_heads,
-            card.num_kv_heads,
-            card.head_dim,
             self._num_threads,
         )
         rows = flat.last_tokens(flat.plan.sample_rows)
@@ -130,7 +132,7 @@ class CpuExecutor:
             weights.sines,
             self._pool.keys,
             self._pool.values,
-            *self._attention_arguments(plan, flat),
+            *self._attention_arguments(plan, block_table),
             rows,
             *work.head_arguments(len(rows)),
         )
@@ -138,7 +140,7 @@ class CpuExecutor:
         self._num_threads = team.num_threads
         return work.logits(len(rows))
 
-    def _attention_arguments(self, plan: AttentionPlan, flat: FlatStep) -> tuple[object, ...]:
+    def _attention_arguments(self, plan: AttentionPlan, block_table: Int32s) -> tuple[Any, ...]:
         return (
             plan.units,
             plan.tokens,
@@ -147,7 +149,7 @@ class CpuExecutor:
             plan.split_tokens,
             plan.unit_bounds,
             plan.merge_bounds,
-            flat.block_table.astype(np.int32),
+            block_table,
             self._work.partials(plan.partial_floats),
             self._work.scratch,
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from headway.compute.cpu.features import Isa, detect
 from headway.compute.cpu.settings import CpuSettings, check
 from headway.compute.cpu.weights import WeightReader, Weights
-from headway.core.base.errors import ModelFileError
+from headway.core.base.errors import ExecutorUnsuitable
 from headway.core.base.model_card import ModelCard
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ def load_model(
     """
     check(settings)
     if card.head_dim % HEAD_DIM_STEP:
-        raise ModelFileError(
+        raise ExecutorUnsuitable(
             card.path,
             f"heads of {card.head_dim} values: the CPU executor takes multiples of "
             f"{HEAD_DIM_STEP}; use --executor torch",

@@ -13,7 +13,7 @@ from headway.compute.cpu.pack import PackedLinear, RawMatrix, pack
 from headway.compute.cpu.rope import rotation_tables
 from headway.compute.formats.blocks import expand
 from headway.compute.formats.gguf import GgufTensors
-from headway.core.base.errors import ModelFileError
+from headway.core.base.errors import ExecutorUnsuitable, ModelFileError
 from headway.core.base.model_card import ModelCard
 
 Floats = npt.NDArray[np.float32]
@@ -67,7 +67,7 @@ class WeightReader:
         self._specs = {(s.layer, s.part): s for s in specs if s in self._file and not s.is_bias}
         biases = [s.name for s in specs if s.is_bias and s in self._file]
         if biases:
-            raise ModelFileError(
+            raise ExecutorUnsuitable(
                 card.path,
                 f"tensor {biases[0]} is a bias, which the CPU executor does not add yet; "
                 "use --executor torch",

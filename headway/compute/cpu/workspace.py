@@ -1,5 +1,7 @@
 """Memory that a step computes in, taken once: views of it are lent to every step."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -55,7 +57,7 @@ class Workspace:
         return self._floats["x"][:count]
 
     @property
-    def model_arguments(self) -> tuple[object, ...]:
+    def model_arguments(self) -> tuple[Any, ...]:
         """What is the same in every step."""
         weights, card = self._weights, self._card
         return (
@@ -67,18 +69,18 @@ class Workspace:
         )
 
     @property
-    def token_arguments(self) -> tuple[object, ...]:
+    def token_arguments(self) -> tuple[Any, ...]:
         """Buffers of as many rows as the step has tokens."""
         rows = {name: buffer[: self._num_tokens] for name, buffer in self._floats.items()}
         quantized = (self._xq, self._xs, self._xsum)
         after = (rows["qkv"], rows["mixed"], rows["gate_up"], rows["inner"], rows["added"])
         return (rows["x"], rows["normed"], *quantized, *after)
 
-    def head_arguments(self, count: int) -> tuple[object, ...]:
+    def head_arguments(self, count: int) -> tuple[Any, ...]:
         """Buffers of `count` rows whose logits are wanted."""
         return (self._floats["head_x"][:count], self._floats["logits"][:count])
 
-    def projection_arguments(self, rows: Ints) -> tuple[object, ...]:
+    def projection_arguments(self, rows: Ints) -> tuple[Any, ...]:
         """What it takes to compute logits of rows of the last step."""
         weights = self._weights
         head_x, logits = self.head_arguments(len(rows))

@@ -25,6 +25,7 @@ HeadwayError
 └── StartError                  the process cannot start                    exit code 2
     ├── InvalidSetting          names the setting, its value and what to do
     ├── ModelFileError          names the file and the tensor or key
+    │   └── ExecutorUnsuitable  another executor can compute the model
     └── NotEnoughMemory         says what was asked, what there is, what would fit
 """
 
@@ -213,6 +214,10 @@ class ModelFileError(StartError):
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path}: {problem}", param="model")
+
+
+class ExecutorUnsuitable(ModelFileError):
+    """This executor cannot compute the model; the message names one that can."""
 
 
 class NotEnoughMemory(StartError):

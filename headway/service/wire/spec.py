@@ -22,6 +22,8 @@ class ReplicaSpec(msgspec.Struct, frozen=True, kw_only=True):
     model_path: str
     card: ModelCard
     engine: EngineSettings
+    executor: str = "auto"  # "cpu", "torch", or auto: the one that fits
+    cache_dir: str | None = None  # for compiled kernels; None: the user's cache folder
     dtype: str = "auto"
     device: str = "cpu"
     threads: int | None = None  # None: the executor decides
