@@ -22,7 +22,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from headway.compute.cpu.micro_dot import Bytes, Dot, Vnni, Words
+from headway.compute.cpu.micro_dot import Bytes, Dot, Vnni, VnniPair, Words
 from headway.compute.cpu.micro_emit import F32, HALF, I32, I64, Emit
 from headway.compute.cpu.pack import COLUMNS, GROUP, Format
 
@@ -66,9 +66,9 @@ class Operands:
     ahead_stride: Any
 
 
-def _dot(format_: Format, *, vnni: bool) -> Dot:
+def _dot(format_: Format, tile: Tile, *, vnni: bool) -> Dot:
     if vnni:
-        return Vnni()
+        return VnniPair() if tile.lanes == 8 else Vnni()
     return Words() if format_ is Format.Q8_0 else Bytes()
 
 
@@ -84,7 +84,7 @@ def quantized(format_: Format, tile: Tile, *, vnni: bool = True) -> Any:
     signature = types.void(*[types.intp] * 12)
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        dot = _dot(format_, vnni=vnni)
+        dot = _dot(format_, tile, vnni=vnni)
         _Quantized(Emit(builder, tile.lanes), Operands(*args), format_, tile, dot).emit()
         return context.get_dummy_value()
 

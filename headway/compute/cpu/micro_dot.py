@@ -49,6 +49,23 @@ class Vnni:
         return total
 
 
+class VnniPair(Vnni):
+    """The same with two accumulators in turn: in tiles of few cells one would be waited for."""
+
+    def start(self, e: Emit, offset: Any) -> Any:
+        """See Dot."""
+        return offset, e.whole(0)
+
+    def step(self, e: Emit, total: Any, weights: Any, operand: Any) -> Any:
+        """See Dot."""
+        now, other = total
+        return other, super().step(e, now, weights, operand)
+
+    def finish(self, e: Emit, total: Any, offset: Any) -> Any:
+        """See Dot."""
+        return e.b.add(*total)
+
+
 class Words:
     """AVX2 for bytes of any value: even and odd bytes as 16-bit numbers, vpmaddwd."""
 
