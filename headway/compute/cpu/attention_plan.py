@@ -1,11 +1,12 @@
 """Cuts the attention of one step into units of work; done once, used by every layer."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from headway.compute.cpu.jit import kernel
 from headway.compute.cpu.kvpool import KvShape
 
 Ints = npt.NDArray[np.int64]
@@ -79,35 +80,20 @@ def plan_attention(
     begin = np.zeros(len(starts), dtype=np.int64)  # the row's first chunk of its own
     for chunk, rows in shared:
         begin[rows] = chunk + 1
-    offsets = np.cumsum(num_tokens) - num_tokens
-    token_row = np.repeat(np.arange(len(starts)), num_tokens)
-    tokens = np.arange(len(token_row))
-    positions = tokens + (starts - offsets)[token_row]
-    tiles = _row_tiles(starts, num_tokens, begin, tile)
-    if shared:
-        together, extra = _shared_tiles(shared, num_tokens, offsets, tile, len(tokens))
-        tokens = np.concatenate((tokens, extra))
-        tiles = _Tiles(*(np.concatenate(pair) for pair in zip(together, tiles, strict=True)))
-    cost = tiles.size * group * tiles.width + UNIT_OVERHEAD
-    pieces = _pieces(cost, tiles.end - tiles.begin, shape.num_kv_heads, threads)
-    split = (pieces > 1) | (tiles.begin > 0) | tiles.is_shared
-    units, unit_cost = _units(tiles, cost, pieces, split, shape.num_kv_heads)
-    is_split = np.zeros(len(positions), dtype=np.bool_)
-    is_split[tokens[: len(positions)]] = np.repeat(
-        split[~tiles.is_shared], tiles.size[~tiles.is_shared]
+    tokens, shared_tiles = list_tokens(shared, num_tokens, tile)
+    tiles = cut_rows(starts, num_tokens, begin, shared_tiles, tile)
+    units, cost = cut_tiles(tiles, group, shape.num_kv_heads, threads)
+    positions, partial_base, split_tokens, sizes = place_partials(
+        starts, num_tokens, tokens, units, num_heads * (shape.head_dim + PARTIAL_EXTRA)
     )
-    split_tokens = np.flatnonzero(is_split)
-    sizes = (positions[split_tokens] // CHUNK + 1) * (num_heads * (shape.head_dim + PARTIAL_EXTRA))
-    partial_base = np.full(len(positions), -1, dtype=np.int64)
-    partial_base[split_tokens] = np.cumsum(sizes) - sizes
     return AttentionPlan(
         units=units,
-        tokens=tokens.astype(np.int32),
-        positions=positions.astype(np.int32),
+        tokens=tokens,
+        positions=positions,
         partial_base=partial_base,
-        split_tokens=split_tokens.astype(np.int32),
-        unit_bounds=_bounds(unit_cost, threads),
-        merge_bounds=_bounds(np.repeat(sizes, shape.num_kv_heads), threads),
+        split_tokens=split_tokens,
+        unit_bounds=even_bounds(cost, threads),
+        merge_bounds=even_bounds(np.repeat(sizes, shape.num_kv_heads), threads),
         partial_floats=int(sizes.sum()),
     )
 
@@ -139,96 +125,125 @@ def shared_chunks(
     return found
 
 
-class _Tiles(NamedTuple):
-    """Columns: one line for every tile of tokens."""
+def list_tokens(
+    shared: list[tuple[int, list[int]]], num_tokens: Ints, tile: int
+) -> tuple[Int32s, Ints]:
+    """The plan's `tokens`: all in order, then those of each shared chunk.
 
-    first: Ints  # in the plan's `tokens`
-    size: Ints  # tokens
-    row: Ints
-    begin: Ints  # chunks begin .. end - 1
-    end: Ints
-    width: Ints  # positions that the last token looks at
-    is_shared: npt.NDArray[np.bool_]
-
-
-def _row_tiles(starts: Ints, num_tokens: Ints, begin: Ints, tile: int) -> _Tiles:
-    """Each row's tokens, `tile` at a time."""
-    per_row = -(-num_tokens // tile)
-    row = np.repeat(np.arange(len(starts)), per_row)
-    within = (np.arange(len(row)) - np.repeat(np.cumsum(per_row) - per_row, per_row)) * tile
-    count = np.minimum(tile, num_tokens[row] - within)
-    length = starts[row] + within + count
-    return _Tiles(
-        first=(np.cumsum(num_tokens) - num_tokens)[row] + within,
-        size=count,
-        row=row,
-        begin=begin[row],
-        end=(length - 1) // CHUNK + 1,
-        width=length - begin[row] * CHUNK,
-        is_shared=np.zeros(len(row), dtype=np.bool_),
-    )
-
-
-def _shared_tiles(
-    shared: list[tuple[int, list[int]]], num_tokens: Ints, offsets: Ints, tile: int, used: int
-) -> tuple[_Tiles, Ints]:
-    """A tile for every `tile` tokens of each shared chunk; and the tokens to list for them."""
-    lines: list[tuple[int, int, int, int]] = []  # first, count, row, chunk
+    returns  also [S, 4]: tiles of the shared chunks, as (first, size, row, chunk)
+    """
+    ordered = np.arange(num_tokens.sum(), dtype=np.int32)
+    if not shared:
+        return ordered, np.empty((0, 4), dtype=np.int64)
+    offsets = (np.cumsum(num_tokens) - num_tokens).tolist()
+    counts = num_tokens.tolist()
     listed: list[int] = []
+    tiles: list[tuple[int, int, int, int]] = []
     for chunk, rows in shared:
-        tokens = [int(offsets[row]) + i for row in rows for i in range(num_tokens[row])]
+        tokens = [offsets[row] + i for row in rows for i in range(counts[row])]
         for i in range(0, len(tokens), tile):
-            lines.append((used + len(listed) + i, min(tile, len(tokens) - i), rows[0], chunk))
+            first = len(ordered) + len(listed) + i
+            tiles.append((first, min(tile, len(tokens) - i), rows[0], chunk))
         listed += tokens
-    first, count, row, chunks = np.array(lines, dtype=np.int64).T
-    return _Tiles(
-        first=first,
-        size=count,
-        row=row,
-        begin=chunks,
-        end=chunks + 1,
-        width=np.full(len(lines), CHUNK, dtype=np.int64),
-        is_shared=np.ones(len(lines), dtype=np.bool_),
-    ), np.array(listed, dtype=np.int64)
+    together = np.concatenate((ordered, np.array(listed, dtype=np.int32)))
+    return together, np.array(tiles, dtype=np.int64)
 
 
-def _pieces(cost: Ints, chunks: Ints, num_kv_heads: int, threads: int) -> Ints:
-    """In how many ranges of chunks each tile is cut: 1 unless it would keep others waiting."""
-    if threads == 1:
-        return np.ones_like(chunks)
+@kernel
+def cut_rows(starts: Any, num_tokens: Any, begin: Any, shared_tiles: Any, tile: int) -> Any:
+    """Tiles as [N, 7]: first, size, row, begin, end, width, split.
+
+    Chunks begin .. end - 1; width is how many positions the last token looks at in them;
+    split is 1 where other tiles do other chunks of the same tokens. Shared tiles come first.
+    """
+    num_shared = len(shared_tiles)
+    total = num_shared
+    for row in range(len(starts)):
+        total += (num_tokens[row] + tile - 1) // tile
+    tiles = np.empty((total, 7), dtype=np.int64)
+    for i in range(num_shared):
+        chunk = shared_tiles[i, 3]
+        tiles[i, :3] = shared_tiles[i, :3]
+        tiles[i, 3], tiles[i, 4], tiles[i, 5], tiles[i, 6] = chunk, chunk + 1, CHUNK, 1
+    done, first = num_shared, 0
+    for row in range(len(starts)):
+        for within in range(0, num_tokens[row], tile):
+            size = min(tile, num_tokens[row] - within)
+            length = starts[row] + within + size
+            tiles[done, 0], tiles[done, 1], tiles[done, 2] = first + within, size, row
+            tiles[done, 3], tiles[done, 4] = begin[row], (length - 1) // CHUNK + 1
+            tiles[done, 5], tiles[done, 6] = length - begin[row] * CHUNK, begin[row] > 0
+            done += 1
+        first += num_tokens[row]
+    return tiles
+
+
+@kernel
+def cut_tiles(tiles: Any, group: int, num_kv_heads: int, threads: int) -> Any:
+    """The plan's units, one for each tile, KV head and range of chunks; and what each costs.
+
+    A tile is cut into ranges of chunks where it would keep the other threads waiting.
+    """
+    cost = tiles[:, 1] * group * tiles[:, 5] + UNIT_OVERHEAD
     share = cost.sum() * num_kv_heads / (PIECES_PER_THREAD * threads)
-    wanted = np.where(cost > 2 * share, np.ceil(cost / share), 1).astype(np.int64)
-    return np.minimum(wanted, chunks)
+    pieces = np.ones(len(tiles), dtype=np.int64)
+    for i in range(len(tiles)):
+        if threads > 1 and cost[i] > 2 * share:
+            pieces[i] = min(tiles[i, 4] - tiles[i, 3], np.int64(np.ceil(cost[i] / share)))
+    num_units = pieces.sum() * num_kv_heads
+    units = np.empty((num_units, 7), dtype=np.int64)
+    unit_cost = np.empty(num_units, dtype=np.float64)
+    done = 0
+    for i in range(len(tiles)):
+        begin, chunks = tiles[i, 3], tiles[i, 4] - tiles[i, 3]
+        for kv_head in range(num_kv_heads):
+            for piece in range(pieces[i]):
+                first = chunks * piece // pieces[i]
+                end = chunks * (piece + 1) // pieces[i]
+                units[done, FIRST], units[done, COUNT] = tiles[i, 0], tiles[i, 1]
+                units[done, ROW], units[done, KV_HEAD] = tiles[i, 2], kv_head
+                units[done, FIRST_CHUNK], units[done, END_CHUNK] = begin + first, begin + end
+                units[done, SPLIT] = tiles[i, 6] or pieces[i] > 1
+                unit_cost[done] = cost[i] * (end - first) / chunks
+                done += 1
+    return units, unit_cost
 
 
-def _units(
-    tiles: _Tiles, cost: Ints, pieces: Ints, split: npt.NDArray[np.bool_], num_kv_heads: int
-) -> tuple[Ints, Any]:
-    """A unit for each tile, KV head and piece; and what each costs."""
-    copies = pieces * num_kv_heads
-    tile = np.repeat(np.arange(len(pieces)), copies)
-    index = np.arange(len(tile)) - np.repeat(np.cumsum(copies) - copies, copies)
-    kv_head, piece = np.divmod(index, pieces[tile])
-    chunks = (tiles.end - tiles.begin)[tile]
-    begin = chunks * piece // pieces[tile]
-    end = chunks * (piece + 1) // pieces[tile]
-    units = np.empty((len(tile), 7), dtype=np.int64)
-    units[:, FIRST] = tiles.first[tile]
-    units[:, COUNT] = tiles.size[tile]
-    units[:, ROW] = tiles.row[tile]
-    units[:, KV_HEAD] = kv_head
-    units[:, FIRST_CHUNK] = tiles.begin[tile] + begin
-    units[:, END_CHUNK] = tiles.begin[tile] + end
-    units[:, SPLIT] = split[tile]
-    return units, cost[tile] * (end - begin) / chunks
+@kernel
+def place_partials(starts: Any, num_tokens: Any, tokens: Any, units: Any, chunk_floats: int) -> Any:
+    """The plan's positions, partial_base and split_tokens; and the floats of each split token.
+
+    chunk_floats  floats of a chunk's partial sums, all heads of one token
+    """
+    total = num_tokens.sum()
+    positions = np.empty(total, dtype=np.int32)
+    base = np.full(total, -1, dtype=np.int64)
+    token = 0
+    for row in range(len(starts)):
+        for i in range(num_tokens[row]):
+            positions[token] = starts[row] + i
+            token += 1
+    for u in range(len(units)):
+        if units[u, SPLIT]:
+            for i in range(units[u, FIRST], units[u, FIRST] + units[u, COUNT]):
+                base[tokens[i]] = 0
+    split_tokens = np.flatnonzero(base == 0).astype(np.int32)
+    sizes = np.empty(len(split_tokens), dtype=np.int64)
+    used = 0
+    for i in range(len(split_tokens)):
+        token = split_tokens[i]
+        sizes[i] = (positions[token] // CHUNK + 1) * chunk_floats
+        base[token] = used
+        used += sizes[i]
+    return positions, base, split_tokens, sizes
 
 
-def _bounds(cost: Any, threads: int) -> Ints:
+def even_bounds(cost: npt.NDArray[Any], threads: int) -> Ints:
     """Cut a list of costs into `threads` runs of about the same sum."""
-    total = np.cumsum(cost)
     bounds = np.zeros(threads + 1, dtype=np.int64)
     bounds[threads] = len(cost)
     if threads > 1 and len(cost):
+        total = np.cumsum(cost)
         shares = total[-1] * np.arange(1, threads) / threads
         bounds[1:threads] = np.searchsorted(total - cost / 2, shares)
     return bounds
