@@ -93,7 +93,7 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True, tag="tokens"):
     text: str  # what may leave now; never half a character, never part of a stop string
     at: Seconds  # replica clock
     logprobs: tuple[TokenLogprob, ...] = ()  # one a token when asked for
-    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()  # with the first token only
+    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()  # with choice 0's first token only
     finish_reason: FinishReason | None = None  # set on the choice's last event
     stop_reason: str | int | None = None  # the stop string or stop token id that matched
 

@@ -2,7 +2,7 @@ import pytest
 
 from headway.core.base.errors import InvalidRequest, PromptTooLong, QueueFull
 from headway.core.engine.core import EngineCore
-from headway.core.messages.path import FinishReason, Sampling
+from headway.core.messages.path import FinishReason, Sampling, Tokens
 from tests.drive import Drive
 from tests.fakes import (
     EOS,
@@ -165,6 +165,14 @@ def test_prompt_logprobs_come_with_the_first_token_and_skip_the_cache() -> None:
     assert [score.token_id for score in scores[1:] if score] == list(range(1, 10))
     assert answer.finished is not None
     assert answer.finished.usage.cached_tokens == 0
+
+
+def test_prompt_logprobs_travel_once_whatever_the_number_of_choices() -> None:
+    sampling = Sampling(max_tokens=2, seed=0, num_logprobs=0, prompt_logprobs=True)
+    answer = drive().run([request(prompt=range(10), n=4, sampling=sampling)])["r"]
+    tokens = [event for event in answer.events if isinstance(event, Tokens)]
+    assert [len(event.prompt_logprobs) for event in tokens] == [10] + [0] * 7
+    assert tokens[0].choice == 0
 
 
 def test_a_full_queue_refuses_and_says_why() -> None:
