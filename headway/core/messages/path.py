@@ -10,6 +10,8 @@ import msgspec
 
 from headway.core.base.units import Seconds
 
+LOGPROB_FLOOR = -9999.0  # stands for minus infinity, which JSON cannot carry
+
 
 class FinishReason(Enum):
     """Why a choice, or a whole request, ended."""
@@ -57,7 +59,7 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
     """Log-probability of one token, and of the best candidates at its position.
 
     The distribution is the softmax of the logits after bias and penalties and before
-    temperature, top-k, top-p and min-p. Values are finite: the floor is -9999.0.
+    temperature, top-k, top-p and min-p. Values are finite: none is below LOGPROB_FLOOR.
     """
 
     token_id: int

@@ -5,9 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from headway.core.messages.path import TokenLogprob
-
-FLOOR = -9999.0  # what a probability of zero is reported as
+from headway.core.messages.path import LOGPROB_FLOOR, TokenLogprob
 
 
 def finite(logits: Tensor) -> Tensor:
@@ -16,7 +14,7 @@ def finite(logits: Tensor) -> Tensor:
     A model that gives NaN is broken for that row, but its neighbours are other people's:
     NaN and -inf become the floor, +inf its opposite.
     """
-    return torch.nan_to_num(logits, nan=FLOOR, posinf=-FLOOR, neginf=FLOOR)
+    return torch.nan_to_num(logits, nan=LOGPROB_FLOOR, posinf=-LOGPROB_FLOOR, neginf=LOGPROB_FLOOR)
 
 
 def score_tokens(logits: Tensor, targets: Sequence[int], num_top: int) -> list[TokenLogprob]:
@@ -39,7 +37,7 @@ def score_tokens(logits: Tensor, targets: Sequence[int], num_top: int) -> list[T
             for row_ids, row_values in zip(ids.tolist(), values.tolist(), strict=True)
         ]
     return [
-        TokenLogprob(token_id=token_id, logprob=max(value, FLOOR), top=top)
+        TokenLogprob(token_id=token_id, logprob=max(value, LOGPROB_FLOOR), top=top)
         for token_id, value, top in zip(targets, own, tops, strict=True)
     ]
 
@@ -47,4 +45,4 @@ def score_tokens(logits: Tensor, targets: Sequence[int], num_top: int) -> list[T
 def _best_first(ids: list[int], values: list[float]) -> tuple[tuple[int, float], ...]:
     """Equal values in the order of their ids, as the greedy choice breaks ties."""
     pairs = sorted(zip(ids, values, strict=True), key=lambda pair: (-pair[1], pair[0]))
-    return tuple((token_id, max(value, FLOOR)) for token_id, value in pairs)
+    return tuple((token_id, max(value, LOGPROB_FLOOR)) for token_id, value in pairs)
