@@ -140,7 +140,10 @@ class FileTokenizer:
     def _encode_words(self, text: str) -> list[int]:
         if self._is_sentence_piece:
             text = (" " + text if self._adds_space else text).replace(" ", SPACE)
-        ids: list[int] = self._engine.encode(text, add_special_tokens=False).ids
+        # A batch of one: `encode` holds the interpreter's lock to its end, seconds for a prompt
+        # of megabytes in which every stream would stand still; this lets it go.
+        (encoding,) = self._engine.encode_batch_fast([text], add_special_tokens=False)
+        ids: list[int] = encoding.ids
         return ids
 
     def token_bytes(self, token_id: int) -> bytes:

@@ -1,6 +1,7 @@
 """Tokenizers built from model files, against plain reference implementations."""
 
 import itertools
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -159,6 +160,24 @@ def test_concurrency_02_threads_get_the_ids_of_a_single_one(tokenizer: FileToken
     with ThreadPoolExecutor(16) as pool:
         for _ in range(3):
             assert list(pool.map(lambda text: plain(tokenizer, text), texts)) == alone
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(tokenizer: FileTokenizer) -> None:
+    begun, num_turns = threading.Event(), 0
+    text = "hello world " * 60_000
+
+    def encode() -> int:
+        begun.set()
+        return len(plain(tokenizer, text))
+
+    with ThreadPoolExecutor(1) as pool:
+        encoding = pool.submit(encode)
+        begun.wait()
+        while not encoding.done():
+            threading.Event().wait(0.001)
+            num_turns += 1
+        assert encoding.result() == 2 * 60_000 + 1
+    assert num_turns > 10  # one or two when the interpreter is held
 
 
 def bos(token_id: int, add: bool | None) -> Change:
