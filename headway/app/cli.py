@@ -63,6 +63,8 @@ def _serve(chosen: argparse.Namespace) -> int:
     except StartError as error:
         print(f"headway serve: {' '.join(error.message.split())}", file=sys.stderr)
         return EXIT_NOT_STARTED
+    except KeyboardInterrupt:  # it was asked to stop before it had begun to serve
+        return 0
 
 
 def _no_option(given: str) -> str:

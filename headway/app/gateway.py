@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import re
 import resource
+import signal
 import socket
 import sys
 import time
@@ -52,8 +53,13 @@ class Opened(NamedTuple):
 
 
 def serve(settings: Settings) -> int:
-    """Serve until a signal; the exit code. Raises StartError when it cannot start."""
+    """Serve until a signal; the exit code.
+
+    Raises StartError when it cannot start, KeyboardInterrupt for a signal before it serves.
+    """
     log.configure(settings.log_level, as_json=settings.log_json)
+    # Until the loop has handlers of its own; KeyboardInterrupt then unwinds what is half done.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     settings = msgspec.structs.replace(settings, gateway=fit_connections(settings.gateway))
     listener = bind(settings.gateway)
     progress = ConsoleProgress()

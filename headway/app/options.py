@@ -153,7 +153,7 @@ OPTIONS: tuple[Option, ...] = (
         "",
         texts,
         "Names that clients may use for the model; the first one is shown",
-        default="the model's own name",
+        default="the name of the model's file",
         takes_many=True,
     ),
     Option("cache-dir", "", text, "Folder for downloaded models", default="the user's cache"),

@@ -317,6 +317,20 @@ def test_a_replica_that_ignores_stop_and_sigterm_is_killed() -> None:
     run(test())
 
 
+def test_sigterm_to_every_process_leaves_the_running_engine_to_its_server() -> None:
+    async def test() -> None:
+        async with supervised(step_s=0.2) as supervisor:
+            await supervisor.wait_ready()
+            mailbox = supervisor.call(request("r", max_tokens=3))
+            os.kill(pid_of(supervisor), signal.SIGTERM)
+            while not isinstance(event := await mailbox.get(), Finished):
+                pass
+            assert event.reason is not FinishReason.ERROR
+            assert supervisor.view().restarts == 0
+
+    run(test())
+
+
 def test_stopping_between_two_starts_does_not_wait_for_the_next() -> None:
     async def test() -> None:
         settings = msgspec.structs.replace(QUICK, backoff_first_s=600.0, backoff_limit_s=600.0)

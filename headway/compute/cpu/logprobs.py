@@ -7,15 +7,17 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.compute.cpu.sampler_search import Search
-from headway.compute.sampling.logprobs import FLOOR, token_logprob
-from headway.core.messages.path import TokenLogprob
+from headway.compute.sampling.logprobs import token_logprob
+from headway.core.messages.path import LOGPROB_FLOOR, TokenLogprob
 
 Float32s = npt.NDArray[np.float32]
 
 
 def finite(logits: Float32s) -> Float32s:
     """A copy without NaN and infinities: they become the floor, and +inf its opposite."""
-    repaired: Float32s = np.nan_to_num(logits, nan=FLOOR, posinf=-FLOOR, neginf=FLOOR)
+    repaired: Float32s = np.nan_to_num(
+        logits, nan=LOGPROB_FLOOR, posinf=-LOGPROB_FLOOR, neginf=LOGPROB_FLOOR
+    )
     return repaired
 
 

@@ -2,9 +2,7 @@
 
 from collections.abc import Iterable
 
-from headway.core.messages.path import TokenLogprob
-
-FLOOR = -9999.0  # what a probability of zero is reported as
+from headway.core.messages.path import LOGPROB_FLOOR, TokenLogprob
 
 
 def token_logprob(
@@ -19,6 +17,6 @@ def token_logprob(
     ordered = sorted(best, key=lambda pair: (-pair[1], pair[0]))
     return TokenLogprob(
         token_id=token_id,
-        logprob=max(logit - total, FLOOR),
-        top=tuple((each, max(value - total, FLOOR)) for each, value in ordered),
+        logprob=max(logit - total, LOGPROB_FLOOR),
+        top=tuple((each, max(value - total, LOGPROB_FLOOR)) for each, value in ordered),
     )

@@ -238,7 +238,10 @@ class EngineCore:
             sequence.sampling_state.end_ids,
             self._streamers[sequence.id],
         )
-        with_scores = group.request.sampling.prompt_logprobs and position == 0
+        # Once a request: the other choices start after the first one's first token, and with
+        # each of them the scores of long prompts would outgrow a frame.
+        is_first = sequence is sequence.leader and position == 0
+        with_scores = group.request.sampling.prompt_logprobs and is_first
         events: list[Event] = [
             Tokens(
                 request_id=group.request.id,

@@ -7,6 +7,7 @@ from headway.core.base.model_card import ModelCard
 from headway.core.base.units import blocks_for
 
 AUTO = "auto"
+WAITING_CONTEXTS = 32  # full contexts of prompt tokens that may wait, unless it is set
 DEFAULT_MEMORY_SHARE = 0.4  # of the memory left after the weights; the rest is the machine's
 
 
@@ -103,8 +104,19 @@ def resolve(
         num_blocks=num_blocks,
         enable_prefix_caching=settings.enable_prefix_caching,
         max_waiting_requests=settings.max_waiting_requests,
-        max_waiting_tokens=settings.max_waiting_tokens or 32 * max_model_len,
+        max_waiting_tokens=waiting_limit(settings, card.context_length),
     )
+
+
+def waiting_limit(settings: EngineSettings, context_length: int) -> int:
+    """Prompt tokens that may wait: one number for the gateway, asked first, and the engine.
+
+    So it goes by the context that was asked for, not by what "auto" makes of it later.
+    """
+    if settings.max_waiting_tokens is not None:
+        return settings.max_waiting_tokens
+    length = settings.max_model_len
+    return WAITING_CONTEXTS * (length if isinstance(length, int) else context_length)
 
 
 def _num_blocks(settings: EngineSettings, full_len: int, free_bytes: int, block_bytes: int) -> int:

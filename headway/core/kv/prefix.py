@@ -10,6 +10,11 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+# Candidates for eviction that are kept for each node before stale ones are thrown out: the
+# work of that is spread over as many pushes, and below the floor it is not worth it.
+CANDIDATES_A_NODE = 2
+FEWEST_CANDIDATES = 64
+
 
 @dataclass(slots=True)
 class _Node:
@@ -26,11 +31,16 @@ class PrefixTree:
         self._nodes: dict[bytes, _Node] = {}
         self._ticks = 0
         # Candidates for eviction, oldest first. Entries go stale when a node is used or
-        # evicted; they are dropped when they come up.
+        # evicted; they are dropped when they come up, or when they are too many.
         self._heap: list[tuple[int, bytes]] = []
 
     def __len__(self) -> int:
         return len(self._nodes)
+
+    @property
+    def num_candidates(self) -> int:
+        """Entries kept to find what to evict, stale ones included; bounded by the nodes."""
+        return len(self._heap)
 
     def match(self, hashes: Sequence[bytes]) -> list[int]:
         """Blocks of the longest known prefix of the chain `hashes`, root first."""
@@ -67,6 +77,10 @@ class PrefixTree:
                 self._ticks += 1
                 node.last_used = self._ticks
                 heapq.heappush(self._heap, (node.last_used, name))
+        if len(self._heap) > FEWEST_CANDIDATES + CANDIDATES_A_NODE * len(self._nodes):
+            # Without evictions nothing else would ever drop the stale ones.
+            self._heap = [(node.last_used, name) for name, node in self._nodes.items()]
+            heapq.heapify(self._heap)
 
     def evict(self, is_idle: Callable[[int], bool]) -> int | None:
         """Remove the least recently used leaf that nobody holds; returns its block, or None.

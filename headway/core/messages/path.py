@@ -10,6 +10,8 @@ import msgspec
 
 from headway.core.base.units import Seconds
 
+LOGPROB_FLOOR = -9999.0  # stands for minus infinity, which JSON cannot carry
+
 
 class FinishReason(Enum):
     """Why a choice, or a whole request, ended."""
@@ -57,7 +59,7 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
     """Log-probability of one token, and of the best candidates at its position.
 
     The distribution is the softmax of the logits after bias and penalties and before
-    temperature, top-k, top-p and min-p. Values are finite: the floor is -9999.0.
+    temperature, top-k, top-p and min-p. Values are finite: none is below LOGPROB_FLOOR.
     """
 
     token_id: int
@@ -93,7 +95,7 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True, tag="tokens"):
     text: str  # what may leave now; never half a character, never part of a stop string
     at: Seconds  # replica clock
     logprobs: tuple[TokenLogprob, ...] = ()  # one a token when asked for
-    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()  # with the first token only
+    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()  # with choice 0's first token only
     finish_reason: FinishReason | None = None  # set on the choice's last event
     stop_reason: str | int | None = None  # the stop string or stop token id that matched
 

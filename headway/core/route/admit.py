@@ -94,12 +94,22 @@ class Admitter:
         self._num_choices += num_choices
         self._waiting_choices += num_choices
 
-    def weigh(self, request_id: str, prompt_tokens: int, now: Seconds) -> None:
-        """Tell how long the prompt is; raises QueueFull when too many tokens wait.
+    def weigh(
+        self, request_id: str, prompt_tokens: int, now: Seconds, *, num_prompts: int = 1
+    ) -> None:
+        """Tell how long its prompts are together; raises QueueFull when too many tokens wait.
 
-        A single prompt is always taken while no other tokens wait, whatever its length.
-        The caller still has to call `finished` after a refusal.
+        A single prompt is always taken while no other tokens wait, whatever its length;
+        several that could never wait together are an InvalidRequest, as waiting will not
+        help. The caller still has to call `finished` after a refusal.
         """
+        if num_prompts > 1 and prompt_tokens > self.limits.max_waiting_tokens:
+            raise InvalidRequest(
+                f"the {num_prompts} prompts have {prompt_tokens} tokens together; this server "
+                f"lets at most {self.limits.max_waiting_tokens} wait. Send them in several "
+                f"requests",
+                param="prompt",
+            )
         flight = self._flights[request_id]
         assert flight.waiting_tokens == 0, f"{request_id} was weighed twice"
         excess = self._waiting_tokens + prompt_tokens - self.limits.max_waiting_tokens

@@ -22,7 +22,7 @@ class SupervisorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     backoff_first_s: float = 0.5  # before the first restart; doubles with each
     backoff_limit_s: float = 30.0
     healthy_after_s: float = 60.0  # ready for so long: the next restart is a first one again
-    stop_grace_s: float = 5.0  # from Stop to SIGTERM, and from there to SIGKILL
+    stop_grace_s: float = 5.0  # from Stop, or SIGTERM while loading, to SIGKILL
 
 
 class Verdict(Enum):

@@ -133,10 +133,10 @@ class Incarnation:
         """
         process, grace_s = self.process, self._settings.stop_grace_s
         if not at_once:
-            # One that is still loading reads no commands.
-            asked = self.hello is not None and self.link.send(Stop())
-            if not (asked and await process.wait(grace_s)):
+            if self.hello is None:  # one that is still loading reads no commands
                 process.terminate()
+            else:  # and one that runs leaves signals to us
+                self.link.send(Stop())
             if await process.wait(grace_s):
                 return
             log.warning("replica_ignores_stop", extra={"pid": process.pid})

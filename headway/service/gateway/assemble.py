@@ -6,7 +6,7 @@ import msgspec
 
 from headway.core.base.clock import Clock
 from headway.core.base.metrics import CATALOGUE
-from headway.core.engine.settings import EngineSettings
+from headway.core.engine.settings import EngineSettings, waiting_limit
 from headway.core.route.admit import AdmitLimits, Admitter
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.gauges import EngineTotals, Gauges
@@ -19,8 +19,6 @@ from headway.service.gateway.settings import GatewaySettings
 from headway.service.observe.prometheus import Exporter
 from headway.service.openai.limits import ApiLimits
 from headway.service.wire.transport import Transport
-
-WAITING_CONTEXTS = 32  # full contexts of prompt tokens that may wait, as in the engine
 
 
 class GatewayNeeds(NamedTuple):
@@ -84,8 +82,7 @@ def assemble(needs: GatewayNeeds) -> Assembled:
 
 def admit_limits(engine: EngineSettings, context_length: int) -> AdmitLimits:
     """The queue's bounds, the same as the engine's own."""
-    length = engine.max_model_len if isinstance(engine.max_model_len, int) else context_length
     return AdmitLimits(
         max_choices=engine.max_num_seqs + engine.max_waiting_requests,
-        max_waiting_tokens=engine.max_waiting_tokens or WAITING_CONTEXTS * length,
+        max_waiting_tokens=waiting_limit(engine, context_length),
     )

@@ -107,7 +107,7 @@ class Relay:
         prompts = await self._encoder.prompts(request)
         sent = engine_requests(request, prompts, facts, request_id, self._seeds.draw())
         num_tokens = sum(len(prompt) for prompt in prompts)
-        self._admitter.weigh(request_id, num_tokens, self._clock.now())
+        self._admitter.weigh(request_id, num_tokens, self._clock.now(), num_prompts=len(prompts))
         return sent
 
     def _note(self, request_id: str, event: Event, of: EngineRequest, unfinished: set[str]) -> None:

@@ -5,8 +5,9 @@ handled here: they are not in the library's vocabulary at all, so no text can be
 unless the caller asks for it with `parse_special`.
 """
 
+import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from tokenizers import Tokenizer as Engine
 from tokenizers.models import BPE
@@ -17,6 +18,7 @@ from headway.service.loaders.pre_tokenizers import PRE_TOKENIZERS, WHOLE_WORDS_F
 
 SPACE = "\u2581"  # SentencePiece writes a space as this
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+MAX_LEVELS = 40  # of groups within groups in one pattern; Python's reader of patterns recurses
 SPECIAL_TYPES = frozenset({TokenType.UNKNOWN, TokenType.CONTROL})
 
 # Control tokens that end a turn or a text in the families served here. A file names one or
@@ -74,9 +76,29 @@ def control_texts(vocabulary: Vocabulary) -> dict[str, int]:
 
 
 def any_of(texts: Iterable[str]) -> re.Pattern[str] | None:
-    """A pattern with one group that finds any of the texts, the longest first."""
-    ordered = sorted(texts, key=lambda text: (-len(text), text))
-    return re.compile("(" + "|".join(map(re.escape, ordered)) + ")") if ordered else None
+    """A pattern with one group that finds any of the texts, the longest first.
+
+    What texts share in front is written once: hundreds of alternatives that begin alike would
+    each be tried at every place of a text that is made of their beginning.
+    """
+    found = sorted(set(texts))
+    return re.compile(f"({_alternatives(found, MAX_LEVELS)})") if found else None
+
+
+def _alternatives(texts: Sequence[str], levels: int) -> str:
+    if len(texts) == 1:
+        return re.escape(texts[0])
+    # They are sorted: what the first and the last share, all share.
+    pairs = zip(texts[0], texts[-1], strict=False)
+    alike = itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)
+    shared = "".join(first for first, _ in alike)
+    rests = [text[len(shared) :] for text in texts]
+    if levels == 0:
+        branches = [re.escape(rest) for rest in sorted(rests, key=len, reverse=True)]
+        return f"{re.escape(shared)}(?:{'|'.join(branches)})"
+    groups = itertools.groupby((rest for rest in rests if rest), key=lambda rest: rest[0])
+    branches = [_alternatives(list(group), levels - 1) for _, group in groups]
+    return f"{re.escape(shared)}(?:{'|'.join(branches)})" + ("?" if "" in rests else "")
 
 
 class FileTokenizer:
@@ -140,7 +162,10 @@ class FileTokenizer:
     def _encode_words(self, text: str) -> list[int]:
         if self._is_sentence_piece:
             text = (" " + text if self._adds_space else text).replace(" ", SPACE)
-        ids: list[int] = self._engine.encode(text, add_special_tokens=False).ids
+        # A batch of one: `encode` holds the interpreter's lock to its end, seconds for a prompt
+        # of megabytes in which every stream would stand still; this lets it go.
+        (encoding,) = self._engine.encode_batch_fast([text], add_special_tokens=False)
+        ids: list[int] = encoding.ids
         return ids
 
     def token_bytes(self, token_id: int) -> bytes:

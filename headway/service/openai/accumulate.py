@@ -70,7 +70,7 @@ class Choice:
         self._tracker = tracker
         self._include_stop = include_stop
         self._num_left = num_left  # characters that have left, the echoed prompt included
-        self._is_started = False
+        self.is_started = False  # an event has been taken
 
     @property
     def text(self) -> str:
@@ -78,9 +78,9 @@ class Choice:
         return "".join(self.pieces)
 
     def take(self, event: Tokens, head: tuple[str, list[Entry]] | None) -> Delta:
-        """Add an event; `head` is the echoed prompt, for the choice's first one."""
-        is_first, self._is_started = not self._is_started, True
-        text, entries = head if head is not None and is_first else ("", [])
+        """Add an event; `head` is the echoed prompt, given with the choice's first one."""
+        is_first, self.is_started = not self.is_started, True
+        text, entries = ("", []) if head is None else head
         self._num_left += len(event.text)
         self.finish = FINISH_NAMES.get(event.finish_reason) if event.finish_reason else None
         self.stop_reason = event.stop_reason
@@ -132,7 +132,9 @@ class Accumulator:
         choice = self.choices[prompt * self.plan.n + event.choice]
         if self.plan.is_scoring:
             event = _without_answer(event)
-        return [choice.take(event, self._head(prompt))]
+        # A long prompt takes milliseconds: not for every token.
+        head = None if choice.is_started else self._head(prompt)
+        return [choice.take(event, head)]
 
     def usage(self) -> UsageBody:
         """Tokens of all prompts that have ended so far."""

@@ -10,7 +10,7 @@ class ApiLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     penalties, logprobs up to 20) are not settings; they stand in `schema`.
     """
 
-    max_body_bytes: int = 8 * 1024 * 1024  # of the HTTP body, uncompressed
+    max_body_bytes: int = 4 * 1024 * 1024  # of the HTTP body; the gateway puts its own here
     max_messages: int = 2048  # entries of `messages`
     max_prompts: int = 128  # entries of a list `prompt`
     max_choices: int = 16  # `n`

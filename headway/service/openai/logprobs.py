@@ -11,11 +11,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headway.core.messages.path import TokenLogprob
+from headway.core.messages.path import LOGPROB_FLOOR, TokenLogprob
 from headway.core.text.tokenizer import Tokenizer
 from headway.service.openai.answer_schema import ChatTokenLogprob, CompletionLogprobs, TopLogprob
-
-FLOOR = -9999.0  # stands for minus infinity, which JSON cannot carry
 
 _Decoder = codecs.getincrementaldecoder("utf-8")
 
@@ -96,8 +94,8 @@ def _num_kept(raw: bytes, state: tuple[bytes, int], chars: int, num_left: int) -
 
 
 def finite(logprob: float) -> float:
-    """The value, or FLOOR for anything below it and for NaN."""
-    return logprob if logprob > FLOOR else FLOOR
+    """The value, or LOGPROB_FLOOR for anything below it and for NaN."""
+    return logprob if logprob > LOGPROB_FLOOR else LOGPROB_FLOOR
 
 
 def prompt_entries(
@@ -146,7 +144,7 @@ def chat_logprobs(entries: Sequence[Entry], tokenizer: Tokenizer) -> list[ChatTo
     return [
         ChatTokenLogprob(
             token=token_text(tokenizer.token_bytes(entry.token_id)),
-            logprob=FLOOR if entry.logprob is None else entry.logprob,
+            logprob=LOGPROB_FLOOR if entry.logprob is None else entry.logprob,
             bytes=list(entry.raw),
             top_logprobs=[
                 TopLogprob(token=token_text(raw), logprob=finite(logprob), bytes=list(raw))

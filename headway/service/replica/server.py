@@ -89,6 +89,9 @@ class _Replica:
             # What was made while loading stays: the collector need not look at it again.
             gc.collect()
             gc.freeze()
+            # A service manager may signal every process of the server; ours ends when the
+            # server, which lets its requests finish first, says so.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             doing = "running"
             settings = DriverSettings(
                 depth=launch.spec.depth,

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from headway.app.gateway import fit_connections, served_names
@@ -163,6 +165,29 @@ def test_a_signal_while_loading_ends_with_0(model: str, number: signal.Signals) 
             assert (await here.ends())[0] == 0
 
     run(scenario())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_model_is_fetched_ends_with_0_and_no_traceback(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    async def scenario() -> None:
+        with open(tmp_path / ".lock", "ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # as if another process fetched it
+            async with server("ready", "--cache-dir", str(tmp_path)) as here:
+                async with asyncio.timeout(DEADLINE_S):
+                    while str(lock.name) not in open_files(here.process.pid):
+                        await asyncio.sleep(0.01)
+                here.process.send_signal(number)
+                code, _, err = await here.ends()
+                assert code == 0
+                assert "Traceback" not in err
+
+    run(scenario())
+
+
+def open_files(pid: int) -> list[str]:
+    return [file.path for file in psutil.Process(pid).open_files()]
 
 
 def test_while_loading_it_is_alive_not_ready_and_refuses(model: str) -> None:

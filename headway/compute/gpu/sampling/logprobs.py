@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from headway.compute.sampling.logprobs import FLOOR, token_logprob
-from headway.core.messages.path import TokenLogprob
+from headway.compute.sampling.logprobs import token_logprob
+from headway.core.messages.path import LOGPROB_FLOOR, TokenLogprob
 
 
 def finite(logits: Tensor) -> Tensor:
@@ -15,7 +15,7 @@ def finite(logits: Tensor) -> Tensor:
     A model that gives NaN is broken for that row, but its neighbours are other people's:
     NaN and -inf become the floor, +inf its opposite.
     """
-    return torch.nan_to_num(logits, nan=FLOOR, posinf=-FLOOR, neginf=FLOOR)
+    return torch.nan_to_num(logits, nan=LOGPROB_FLOOR, posinf=-LOGPROB_FLOOR, neginf=LOGPROB_FLOOR)
 
 
 def score_tokens(logits: Tensor, targets: Sequence[int], num_top: int) -> list[TokenLogprob]:

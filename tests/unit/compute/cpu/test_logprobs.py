@@ -7,8 +7,7 @@ import torch
 
 from headway.compute.cpu.logprobs import score_tokens
 from headway.compute.gpu.sampling.logprobs import score_tokens as torch_score_tokens
-from headway.compute.sampling.logprobs import FLOOR
-from headway.core.messages.path import TokenLogprob
+from headway.core.messages.path import LOGPROB_FLOOR, TokenLogprob
 
 NAN, INF = float("nan"), float("inf")
 WILD = [
@@ -72,5 +71,5 @@ def test_equal_logits_are_listed_by_id() -> None:
 
 def test_impossible_tokens_have_the_floor_logprobs_01() -> None:
     (each,) = score_tokens(np.array([[0.0, -INF]], dtype=np.float32), [1], 2)
-    assert each.logprob == FLOOR
-    assert each.top == ((0, 0.0), (1, FLOOR))
+    assert each.logprob == LOGPROB_FLOOR
+    assert each.top == ((0, 0.0), (1, LOGPROB_FLOOR))

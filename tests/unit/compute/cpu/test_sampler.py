@@ -14,8 +14,7 @@ from headway.compute.cpu import sampler_kernels
 from headway.compute.cpu.sampler import draw_tokens, warm_up
 from headway.compute.gpu.sampling.sampler import draw_tokens as torch_draw_tokens
 from headway.compute.sampling.draws import Draw
-from headway.compute.sampling.logprobs import FLOOR
-from headway.core.messages.path import Sampling
+from headway.core.messages.path import LOGPROB_FLOOR, Sampling
 from headway.core.messages.step import SamplingState
 from tests.unit.compute.cpu.test_logprobs import assert_same
 from tests.unit.compute.gpu.sampling.reference import probabilities, sampling
@@ -142,7 +141,7 @@ def test_a_masked_token_has_the_floor_as_its_logprob_logprobs_01() -> None:
     parameters = msgspec.structs.replace(sampling(num_logprobs=3), min_tokens=1)
     _, (logprob,) = draw_tokens(rows(1, size=3), [drawn(parameters)])
     assert logprob is not None
-    assert logprob.top[-1] == (2, FLOOR)
+    assert logprob.top[-1] == (2, LOGPROB_FLOOR)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-7, 1e-30, 5e-324])

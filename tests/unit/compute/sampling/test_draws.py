@@ -1,8 +1,8 @@
 from headway.compute.sampling.adjustments import adjustment, needs_adjusting
 from headway.compute.sampling.draws import Draw
-from headway.compute.sampling.logprobs import FLOOR, token_logprob
+from headway.compute.sampling.logprobs import token_logprob
 from headway.core.base.philox import uniform
-from headway.core.messages.path import Sampling
+from headway.core.messages.path import LOGPROB_FLOOR, Sampling
 from headway.core.messages.step import SamplingState
 
 
@@ -53,5 +53,5 @@ def test_parts_that_are_not_asked_for_are_empty() -> None:
 def test_listed_candidates_are_best_first_equal_ones_by_id_and_never_below_the_floor() -> None:
     best = [(7, -1e30), (3, -1.0), (9, 0.0), (2, -1.0)]
     each = token_logprob(7, -1e30, best, 0.5)
-    assert each.logprob == FLOOR
-    assert each.top == ((9, -0.5), (2, -1.5), (3, -1.5), (7, FLOOR))
+    assert each.logprob == LOGPROB_FLOOR
+    assert each.top == ((9, -0.5), (2, -1.5), (3, -1.5), (7, LOGPROB_FLOOR))

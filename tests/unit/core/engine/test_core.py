@@ -1,8 +1,12 @@
+from collections.abc import Sequence
+
 import pytest
 
 from headway.core.base.errors import InvalidRequest, PromptTooLong, QueueFull
+from headway.core.base.philox import uniform
 from headway.core.engine.core import EngineCore
-from headway.core.messages.path import FinishReason, Sampling
+from headway.core.messages.path import FinishReason, Sampling, Tokens
+from headway.core.messages.step import SamplingState
 from tests.drive import Drive
 from tests.fakes import (
     EOS,
@@ -10,6 +14,7 @@ from tests.fakes import (
     ScriptedExecutor,
     engine_settings,
     greedy,
+    hashed_next,
     request,
 )
 
@@ -146,12 +151,39 @@ def test_preempted_sequences_answer_as_if_undisturbed(depth: int) -> None:
     assert {k: a.text for k, a in answers.items()} == {k: a.text for k, a in roomy.items()}
 
 
-def test_the_number_of_draws_is_the_number_of_tokens_at_any_chunk_size() -> None:
-    for budget in (5, 8, 16, 64):
-        core = EngineCore(engine_settings(max_num_batched_tokens=budget), ByteTokenizer())
-        executor = ScriptedExecutor(core)
-        answer = Drive(core, executor).run([request(prompt=range(33), sampling=greedy(7))])["r"]
-        assert executor.num_draws == len(answer.tokens[0]) == 7
+class SeededModel:
+    """Draws by seed and position, and keeps what the penalties of long prompts would see."""
+
+    def __init__(self) -> None:
+        self.outputs_before: list[list[int]] = []
+
+    def __call__(self, history: Sequence[int], state: SamplingState, position: int) -> int:
+        if state.num_prompt > 50:
+            self.outputs_before.append(list(state.tokens[state.num_prompt :]))
+        chance = uniform(state.sampling.seed, state.choice, position)
+        return (hashed_next(history, state, position) + int(chance * 256)) % 256
+
+
+@pytest.mark.parametrize("num_neighbours", [0, 3])
+def test_chunked_prefill_slots_01_a_chunk_draws_nothing_and_moves_no_randomness(
+    num_neighbours: int,
+) -> None:
+    """The case's grammar has no place here yet; draws, seeds and penalties have."""
+    sampling = Sampling(max_tokens=7, seed=5, temperature=1.0, frequency_penalty=0.5)
+    answers = set()
+    for budget in (32, 33, 64, 100, 1000):
+        settings = engine_settings(max_model_len=128, max_num_batched_tokens=budget)
+        core, model = EngineCore(settings, ByteTokenizer()), SeededModel()
+        executor = ScriptedExecutor(core, model)
+        run = Drive(core, executor)
+        run.add(*(request(f"n{i}", [i], sampling=greedy(9)) for i in range(num_neighbours)))
+        for _ in range(num_neighbours):
+            run.step()  # they decode when the long prompt comes
+        drawn = run.run([request(prompt=range(100), sampling=sampling)])["r"].tokens[0]
+        assert executor.num_draws == 7 + 9 * num_neighbours
+        assert model.outputs_before == [drawn[:position] for position in range(7)]
+        answers.add(tuple(drawn))
+    assert len(answers) == 1
 
 
 def test_prompt_logprobs_come_with_the_first_token_and_skip_the_cache() -> None:
@@ -165,6 +197,14 @@ def test_prompt_logprobs_come_with_the_first_token_and_skip_the_cache() -> None:
     assert [score.token_id for score in scores[1:] if score] == list(range(1, 10))
     assert answer.finished is not None
     assert answer.finished.usage.cached_tokens == 0
+
+
+def test_prompt_logprobs_travel_once_whatever_the_number_of_choices() -> None:
+    sampling = Sampling(max_tokens=2, seed=0, num_logprobs=0, prompt_logprobs=True)
+    answer = drive().run([request(prompt=range(10), n=4, sampling=sampling)])["r"]
+    tokens = [event for event in answer.events if isinstance(event, Tokens)]
+    assert [len(event.prompt_logprobs) for event in tokens] == [10] + [0] * 7
+    assert tokens[0].choice == 0
 
 
 def test_a_full_queue_refuses_and_says_why() -> None:

@@ -2,7 +2,13 @@ import pytest
 
 from headway.core.base.errors import InvalidSetting, NotEnoughMemory
 from headway.core.base.model_card import ModelCard
-from headway.core.engine.settings import EngineSettings, ResolvedEngine, check, resolve
+from headway.core.engine.settings import (
+    EngineSettings,
+    ResolvedEngine,
+    check,
+    resolve,
+    waiting_limit,
+)
 
 CARD = ModelCard(
     path="m.gguf",
@@ -38,6 +44,13 @@ def test_the_pool_is_no_larger_than_its_share_of_memory() -> None:
     got = resolved(EngineSettings(max_model_len="auto"), free_bytes=10 * BLOCK_BYTES)
     assert got.num_blocks == 4
     assert got.max_model_len == 64
+
+
+def test_the_waiting_limit_is_the_gateways_also_when_auto_shrinks_the_context() -> None:
+    settings = EngineSettings(max_model_len="auto")
+    got = resolved(settings, free_bytes=10 * BLOCK_BYTES)
+    assert got.max_model_len == 64
+    assert got.max_waiting_tokens == waiting_limit(settings, CARD.context_length) == 3200
 
 
 def test_auto_keeps_the_models_context_when_it_fits() -> None:

@@ -54,3 +54,12 @@ def test_an_inner_node_becomes_evictable_when_its_last_child_has_gone() -> None:
     tree.check()
     assert [tree.evict(lambda _: True) for _ in range(3)] == [1, 2, 0]
     tree.check()
+
+
+def test_what_is_kept_does_not_grow_while_the_same_prefix_is_used_again_and_again() -> None:
+    tree = tree_of("abcd", "xy")
+    for _ in range(1000):
+        tree.touch(names("a", "b", "c", "d"))
+    assert tree.num_candidates <= 100
+    assert [tree.evict(lambda _: True) for _ in range(6)] == [5, 4, 3, 2, 1, 0]
+    tree.check()

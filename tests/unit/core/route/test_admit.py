@@ -50,6 +50,16 @@ def test_a_single_prompt_over_the_token_limit_is_taken_when_nothing_waits() -> N
     assert door.waiting_tokens == 5000
 
 
+def test_several_prompts_that_never_fit_together_are_the_clients_error_not_a_full_queue() -> None:
+    door = admitter(tokens=100)
+    door.admit("a", 2, NOW)
+    with pytest.raises(InvalidRequest, match="2 prompts have 101 tokens together") as caught:
+        door.weigh("a", 101, NOW, num_prompts=2)
+    assert caught.value.param == "prompt"
+    door.weigh("a", 100, NOW, num_prompts=2)
+    assert door.waiting_tokens == 100
+
+
 def test_more_choices_than_fit_at_all_is_the_clients_error_not_a_full_queue() -> None:
     with pytest.raises(InvalidRequest) as caught:
         admitter(choices=3).admit("a", 4, NOW)

@@ -1,8 +1,10 @@
 """Header floods, slow senders and odd framing are refused before any of our code sees them."""
 
 import asyncio
+import contextlib
 import json
 
+import psutil
 import pytest
 
 from headway.service.gateway.settings import GatewaySettings
@@ -168,7 +170,7 @@ def test_what_is_no_http_is_a_400_in_openais_shape() -> None:
     run(scenario())
 
 
-def test_chunk_extensions_and_trailers_cannot_grow_without_bound() -> None:
+def test_security_headers_auth_02_chunk_extensions_and_trailers_are_bounded() -> None:
     async def scenario() -> None:
         async with site(settings=GatewaySettings(max_header_bytes=10_000)) as here:
             head = f"POST {CHAT} HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
@@ -186,8 +188,8 @@ def test_chunk_extensions_and_trailers_cannot_grow_without_bound() -> None:
     run(scenario())
 
 
-def test_idle_slow_and_endless_senders_leave_a_stream_and_new_clients_alone() -> None:
-    """security_headers_auth_02: 200 slow bodies and 300 idle connections beside a stream."""
+def test_security_headers_auth_02_slow_and_idle_senders_leave_others_alone() -> None:
+    """200 slow bodies and 300 idle connections beside a stream."""
 
     async def scenario() -> None:
         settings = GatewaySettings(body_timeout=0.3, header_timeout=0.3)
@@ -219,5 +221,40 @@ def test_a_body_shorter_than_its_length_is_not_waited_for_for_ever() -> None:
         async with site(settings=GatewaySettings(body_timeout=0.05)) as here:
             data = post(CHAT, HI, {}).replace(b"Content-Length: ", b"Content-Length: 9")
             assert status_of(await exchange(here, data)) == 408
+
+    run(scenario())
+
+
+def test_security_headers_auth_02_limits_act_before_the_key_and_no_body_is_read_without() -> None:
+    async def scenario() -> None:
+        async with site(settings=GatewaySettings(api_key=("sk-one",))) as here:
+            flood = post(CHAT, HI, {f"A{i}": "b" for i in range(1000)})
+            assert status_of(await exchange(here, flood)) == 431
+            reader, writer = await here.connect()
+            endless = f"POST {CHAT} HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000000\r\n\r\n{{"
+            writer.write(endless.encode())
+            async with asyncio.timeout(5):  # the time for a body is 30 s
+                assert b" 401 " in await reader.readline()
+            await close(writer)
+
+    run(scenario())
+
+
+def test_security_headers_auth_02_header_floods_take_no_memory() -> None:
+    async def scenario() -> None:
+        async with site() as here:
+            before = psutil.Process().memory_info().rss
+            connections = [await here.connect() for _ in range(40)]
+            for _, writer in connections:
+                writer.write(REQUEST_LINE + b"long: ")
+            for _ in range(160):  # 10 MB on each
+                for _, writer in connections:
+                    with contextlib.suppress(ConnectionError):
+                        writer.write(b"x" * 65_536)
+                        await writer.drain()
+            assert psutil.Process().memory_info().rss - before < 100 * 2**20
+            assert (await here.client.get("/health")).status_code == 200
+            for _, writer in connections:
+                await close(writer)
 
     run(scenario())

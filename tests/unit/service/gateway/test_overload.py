@@ -67,6 +67,19 @@ def test_n_4_counts_as_four_and_the_token_limit_triggers_on_the_second_overload_
     run(scenario())
 
 
+def test_prompts_that_could_never_wait_together_are_a_400_as_waiting_would_not_help() -> None:
+    async def scenario() -> None:
+        async with site(engine=SMALL) as here:
+            body = {"prompt": ["x" * 300] * 2, "max_tokens": 4}
+            answer = await here.client.post("/v1/completions", json=body)
+            assert answer.status_code == 400
+            assert answer.json()["error"]["param"] == "prompt"
+            assert not here.replica.requests
+            assert here.admitter.num_in_flight == 0
+
+    run(scenario())
+
+
 async def finish_all_new(here: Site) -> None:
     name = here.replica.ids[-1]
     here.replica.say(name, "x")

@@ -305,7 +305,7 @@ def test_the_servers_limit_on_the_body_is_the_only_one() -> None:
     run(scenario())
 
 
-def test_a_compressed_body_is_refused_unread() -> None:
+def test_security_headers_auth_02_a_compressed_body_is_refused_unread() -> None:
     async def scenario() -> None:
         async with site() as here:
             await refused(here, 415, content=b"\x1f\x8b", headers={"Content-Encoding": "gzip"})

@@ -1,6 +1,8 @@
 """Tokenizers built from model files, against plain reference implementations."""
 
 import itertools
+import re
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,12 +11,14 @@ from random import Random
 import pytest
 import regex
 from gguf import GGUFWriter
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headway.core.base.errors import InvalidRequest, ModelFileError
 from headway.core.text.tokenizer import Tokenizer
 from headway.service.loaders.model_files import ModelFile, Vocabulary, open_model
 from headway.service.loaders.pre_tokenizers import LLAMA3, PRE_TOKENIZERS, TEKKEN
-from headway.service.loaders.tokenizer_files import FileTokenizer, build_tokenizer
+from headway.service.loaders.tokenizer_files import FileTokenizer, any_of, build_tokenizer
 from tests.unit.service.loaders.samples import (
     BYTE,
     CONTROL,
@@ -159,6 +163,41 @@ def test_concurrency_02_threads_get_the_ids_of_a_single_one(tokenizer: FileToken
     with ThreadPoolExecutor(16) as pool:
         for _ in range(3):
             assert list(pool.map(lambda text: plain(tokenizer, text), texts)) == alone
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(tokenizer: FileTokenizer) -> None:
+    begun, num_turns = threading.Event(), 0
+    text = "hello world " * 60_000
+
+    def encode() -> int:
+        begun.set()
+        return len(plain(tokenizer, text))
+
+    with ThreadPoolExecutor(1) as pool:
+        encoding = pool.submit(encode)
+        begun.wait()
+        while not encoding.done():
+            threading.Event().wait(0.001)
+            num_turns += 1
+        assert encoding.result() == 2 * 60_000 + 1
+    assert num_turns > 10  # one or two when the interpreter is held
+
+
+@given(
+    texts=st.sets(st.text("ab|<.", min_size=1, max_size=6), min_size=1, max_size=12),
+    within=st.text("ab|<.", max_size=60),
+)
+def test_any_of_finds_the_longest_of_its_texts(texts: set[str], within: str) -> None:
+    plainly = "|".join(map(re.escape, sorted(texts, key=lambda text: (-len(text), text))))
+    pattern = any_of(texts)
+    assert pattern is not None
+    assert pattern.split(within) == re.split(f"({plainly})", within)
+
+
+def test_a_family_of_texts_far_too_deep_to_nest_is_found_too() -> None:
+    pattern = any_of("a" * length for length in range(1, 500))
+    assert pattern is not None
+    assert [len(found) for found in pattern.findall("a" * 700)] == [499, 201]
 
 
 def bos(token_id: int, add: bool | None) -> Change:

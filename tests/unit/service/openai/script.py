@@ -59,7 +59,7 @@ def _choice_events(request: EngineRequest, choice: int, ids: Sequence[int]) -> l
         gain = take_token(
             token_id, position, sampling, end_ids(sampling, TOKENIZER.eos_ids), streamer
         )
-        has_scores = sampling.prompt_logprobs and position == 0
+        has_scores = sampling.prompt_logprobs and choice == 0 and position == 0
         events.append(
             Tokens(
                 request_id=request.id,

@@ -27,7 +27,7 @@ from headway.service.openai.responses import (
     native_answer,
 )
 from headway.service.openai.schema import ChatRequest
-from tests.fakes import EOS
+from tests.fakes import EOS, ByteTokenizer
 from tests.unit.service.openai.script import (
     FACTS,
     HEAD,
@@ -366,3 +366,20 @@ def test_a_start_token_put_first_by_the_models_rule_is_not_part_of_the_echo() ->
     answer = whole(completion_answer(HEAD, request, made, TOKENIZER), events_of(made[0], [[33]]))
     assert answer["choices"][0]["text"] == "Hi!"
     assert answer["choices"][0]["logprobs"]["text_offset"] == [0, 0, 1, 2]
+
+
+def test_an_echoed_prompt_is_worked_out_once_a_choice_not_once_a_token() -> None:
+    class Counting(ByteTokenizer):
+        num_asked = 0
+
+        def token_bytes(self, token_id: int) -> bytes:
+            type(self).num_asked += token_id == ord("P")
+            return super().token_bytes(token_id)
+
+    request = parse_completion(body(prompt="P", echo=True, logprobs=0, max_tokens=20), LIMITS)
+    made = engine_requests(request, [b"P"], FACTS, "r", 0)
+    answer = completion_answer(HEAD, request, made, Counting())
+    for event in events_of(made[0], [list(b"x" * 20)]):
+        answer.feed(event)
+    assert answer.is_done
+    assert Counting.num_asked == 1

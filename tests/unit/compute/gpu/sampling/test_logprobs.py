@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from headway.compute.gpu.sampling.logprobs import score_tokens
-from headway.compute.sampling.logprobs import FLOOR
+from headway.core.messages.path import LOGPROB_FLOOR
 
 
 def test_values_are_those_of_the_softmax() -> None:
@@ -22,5 +22,5 @@ def test_equal_logits_are_listed_by_id() -> None:
 
 def test_impossible_tokens_have_the_floor_logprobs_01() -> None:
     (each,) = score_tokens(torch.tensor([[0.0, float("-inf")]]), [1], 2)
-    assert each.logprob == FLOOR
-    assert each.top == ((0, 0.0), (1, FLOOR))
+    assert each.logprob == LOGPROB_FLOOR
+    assert each.top == ((0, 0.0), (1, LOGPROB_FLOOR))

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from headway.compute.gpu.sampling.sampler import draw_tokens
 from headway.compute.sampling.draws import Draw
-from headway.compute.sampling.logprobs import FLOOR
-from headway.core.messages.path import Sampling
+from headway.core.messages.path import LOGPROB_FLOOR, Sampling
 from headway.core.messages.step import SamplingState
 from tests.unit.compute.gpu.sampling.reference import probabilities, sampling
 
@@ -123,7 +122,7 @@ def test_a_masked_token_has_the_floor_as_its_logprob_logprobs_01() -> None:
     parameters = msgspec.structs.replace(sampling(num_logprobs=3), min_tokens=1)
     _, (logprob,) = draw_tokens(rows(1, size=3), [drawn(parameters)])
     assert logprob is not None
-    assert logprob.top[-1] == (2, FLOOR)
+    assert logprob.top[-1] == (2, LOGPROB_FLOOR)
 
 
 @pytest.mark.parametrize("bad", [[NAN] * 4, [NAN, 1.0, 2.0, NAN], [-INF] * 4, [0.0, INF, INF, 1.0]])
