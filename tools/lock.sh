@@ -32,6 +32,6 @@ compile() { # LOCK SOURCE_OR_OPTION...
 }
 
 upgrade=("$@")
-compile requirements/serve.lock --extra torch "${upgrade[@]}"
+compile requirements/serve.lock "${upgrade[@]}"
 compile requirements/dev.lock --extra torch --extra dev \
     --constraint requirements/serve.lock "${upgrade[@]}"

@@ -76,7 +76,7 @@ usable() {
 }
 
 usable || make_venv
-echo "setup: installing $lock (the first time this takes minutes; torch is the largest part)"
+echo "setup: installing $lock (the first time this takes a minute or more)"
 quiet=-q
 [ ! -t 1 ] || quiet=
 .venv/bin/python -m pip install $quiet --disable-pip-version-check -r "$lock" || fail \
