@@ -102,6 +102,8 @@ class EngineCore:
         for sequence in group.sequences:
             if sequence.state is not State.FINISHED:
                 self._end(sequence)
+        # Nothing may follow its end, so what has not been told of it yet never is.
+        self._events = [event for event in self._events if event.request_id != request_id]
         return [self._close_group(group, FinishReason.CANCELLED, now)]
 
     def plan(self, now: Seconds) -> StepPlan | None:

@@ -5,7 +5,7 @@ import pytest
 from headway.core.base.errors import InvalidRequest, PromptTooLong, QueueFull
 from headway.core.base.philox import uniform
 from headway.core.engine.core import EngineCore
-from headway.core.messages.path import FinishReason, Sampling, Tokens
+from headway.core.messages.path import Finished, FinishReason, Sampling, Started, Tokens
 from headway.core.messages.step import SamplingState
 from tests.drive import Drive
 from tests.fakes import (
@@ -138,6 +138,16 @@ def test_a_step_in_flight_when_a_request_is_cancelled_is_dropped_and_counted() -
         pass
     assert run.core.status().wasted_rows >= 1
     assert run.core.status().num_running == 0
+
+
+def test_nothing_comes_after_the_end_of_a_request_cancelled_before_its_first_step_is_done() -> None:
+    run = drive(depth=1)
+    run.add(request("gone"), request("stays", sampling=greedy(2)))
+    run.step()  # both are planned, and nobody has been told yet
+    run.cancel("gone")
+    run.run()
+    assert [type(event) for event in run.answers["gone"].events] == [Finished]
+    assert isinstance(run.answers["stays"].events[0], Started)
 
 
 @pytest.mark.parametrize("depth", [0, 1])
