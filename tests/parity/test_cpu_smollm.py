@@ -15,6 +15,7 @@ from torch import Tensor
 from headway.compute.cpu.features import Isa
 from headway.compute.cpu.loading import LoadedModel, load_model
 from headway.compute.cpu.settings import CpuSettings
+from headway.compute.gpu.runner.loading import LoadedModel as TorchModel
 from headway.compute.gpu.runner.loading import load_model as load_torch_model
 from headway.compute.gpu.runner.settings import ExecutorSettings
 from headway.core.messages.path import Sampling
@@ -26,9 +27,13 @@ from tests.parity.cpu_logits import BLOCK_SIZE, ISAS, cpu_logits, make_executor
 from tests.parity.paged import paged_logits
 
 PROMPTS = json.loads((Path(__file__).parent / "smollm_prompts.json").read_text())
-PROSE = Path(__file__).parents[2] / "benchmarks" / "texts" / "prose.txt"
+TEXTS = Path(__file__).parents[2] / "benchmarks" / "texts"
 NUM_TOKENS = 300
 CLEAR_GAP = 0.5  # between the two best logits in float32
+# Over 300 tokens of prose and of code: 0.0044 and 0.0033 nats, 1.016 and 1.004. The same inputs
+# rounded to 8 bits in transformers' float32 model: 0.0040 and 0.0031, 1.015 and 1.002.
+MOST_KL = 0.006
+MOST_RATIO = 1.025
 
 
 def load(file: ModelFile, isa: Isa | None = None) -> LoadedModel:
@@ -42,10 +47,13 @@ def ours(smollm2: ModelFile) -> LoadedModel:
 
 
 @pytest.fixture(scope="module")
-def prose(smollm2: ModelFile) -> list[int]:
-    tokenizer = build_tokenizer(smollm2)
-    ids = tokenizer.encode(PROSE.read_text(), add_special=True, parse_special=False)
-    return ids[:NUM_TOKENS]
+def exact(smollm2: ModelFile) -> TorchModel:
+    return load_torch_model(smollm2.card, ExecutorSettings(), lambda done, total: None)
+
+
+def text_ids(file: ModelFile, name: str) -> list[int]:
+    text = (TEXTS / f"{name}.txt").read_text()
+    return build_tokenizer(file).encode(text, add_special=True, parse_special=False)[:NUM_TOKENS]
 
 
 def perplexity(logits: Tensor, ids: list[int]) -> float:
@@ -54,20 +62,24 @@ def perplexity(logits: Tensor, ids: list[int]) -> float:
 
 
 @pytest.mark.spec("D1")
+@pytest.mark.parametrize("name", ["prose", "code"])
 def test_a_text_is_judged_as_in_float32_but_for_near_ties(
-    ours: LoadedModel, smollm2: ModelFile, prose: list[int]
+    name: str, ours: LoadedModel, exact: TorchModel, smollm2: ModelFile
 ) -> None:
-    exact = load_torch_model(smollm2.card, ExecutorSettings(), lambda done, total: None)
-    want = paged_logits(exact, prose, [len(prose)], BLOCK_SIZE)
-    got = cpu_logits(ours, prose, [256, len(prose) - 256])
+    ids = text_ids(smollm2, name)
+    want = paged_logits(exact, ids, [len(ids)], BLOCK_SIZE)
+    got = cpu_logits(ours, ids, [256, len(ids) - 256])
     best = want.topk(2, dim=-1)
     clear = best.values[:, 0] - best.values[:, 1] > CLEAR_GAP
     assert clear.sum() > NUM_TOKENS / 2
     same = got.argmax(dim=-1) == best.indices[:, 0]
     share = float(same[clear].float().mean())
     assert share >= 0.97, f"{share:.1%} of {int(clear.sum())} clear positions"
-    ratio = perplexity(got, prose) / perplexity(want, prose)
-    assert abs(ratio - 1) < 0.01, f"perplexity ratio {ratio:.4f}"
+    ratio = perplexity(got, ids) / perplexity(want, ids)
+    assert 1 / MOST_RATIO < ratio < MOST_RATIO, f"perplexity ratio {ratio:.4f}"
+    a, b = want.double().log_softmax(dim=-1), got.double().log_softmax(dim=-1)
+    divergence = float((a.exp() * (a - b)).sum(dim=-1).mean())
+    assert divergence < MOST_KL, f"KL {divergence:.4f}"
 
 
 @pytest.mark.spec("D1")
@@ -83,8 +95,8 @@ def test_greedy_texts_in_one_batch_are_those_of_transformers(ours: LoadedModel) 
     assert not others
 
 
-def test_chunks_do_not_change_a_bit(ours: LoadedModel, prose: list[int]) -> None:
-    ids = prose[:90]
+def test_chunks_do_not_change_a_bit(ours: LoadedModel, smollm2: ModelFile) -> None:
+    ids = text_ids(smollm2, "prose")[:90]
     whole = cpu_logits(ours, ids, [90])
     assert torch.equal(cpu_logits(ours, ids, [1, 31, 7, 50, 1]), whole)
 
