@@ -13,8 +13,11 @@ import atexit
 import json
 import logging
 import os
+import pickletools
 import shutil
+import struct
 import tempfile
+from collections import deque
 from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
@@ -28,7 +31,7 @@ log = logging.getLogger(__name__)
 SOURCES = Path(__file__).parent
 MODE = 0o700
 SUMS = "sums.json"  # of each file in the folder
-KEPT = (".nbi", ".nbc")  # Numba's indices and machine code
+PICKLES = {".nbi": 2, ".nbc": 1}  # in Numba's indices and machine code
 
 
 def name() -> str:
@@ -72,7 +75,7 @@ def is_empty(folder: Path) -> bool:
 
 
 def seal(folder: Path) -> None:
-    """Note the checksums of what is there; files without one are not used by a later start.
+    """Note the checksums of what is there.
 
     Called after the kernels were compiled, and at the process' end for those that came later.
     """
@@ -88,19 +91,19 @@ def seal(folder: Path) -> None:
 
 
 def _drop_damaged(folder: Path) -> None:
-    """Remove files that differ from their checksum, or have none: Numba would fail on them.
+    """Remove files on which Numba would fail; it makes do with a missing one.
 
-    A file without one may be whole: its process was killed, or is compiling now. Numba makes
-    do with a missing file, and writes it again.
+    A file without a checksum is of a process that was killed, or is compiling now. Numba puts
+    whole files in place, so only a crash of the machine can have damaged it.
     """
     sums = _read_sums(folder)
     damaged = []
     for path in list(_kept(folder)):
         noted = sums.get(str(path.relative_to(folder)))
-        if noted is None or noted != _sum_of(path):
+        is_whole = _holds_pickles(path) if noted is None else _sum_of(path) == noted
+        if not is_whole:
             path.unlink(missing_ok=True)
-            if noted is not None:
-                damaged.append(path.name)
+            damaged.append(path.name)
     if damaged:
         log.warning(
             "kernel_cache_damaged", extra={"folder": str(folder), "removed": sorted(damaged)}
@@ -108,7 +111,20 @@ def _drop_damaged(folder: Path) -> None:
 
 
 def _kept(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("*") if path.suffix in KEPT)
+    return (path for path in folder.rglob("*") if path.suffix in PICKLES)
+
+
+def _holds_pickles(path: Path) -> bool:
+    """Whether a file has the outer form of what Numba writes; nothing of it is executed."""
+    try:
+        with path.open("rb") as file:
+            for _ in range(PICKLES[path.suffix]):
+                deque(pickletools.genops(file), maxlen=0)
+            return not file.read(1)
+    except FileNotFoundError:
+        return True
+    except (ValueError, EOFError, IndexError, struct.error):
+        return False
 
 
 def _sum_of(path: Path) -> str | None:

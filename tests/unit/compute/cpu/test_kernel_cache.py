@@ -193,25 +193,41 @@ def test_damaged_files_are_removed_and_their_kernels_compiled_anew(
     assert (hits, log) == (1, "")
 
 
-def test_files_of_a_start_that_was_killed_are_not_used(
-    tmp_path: Path, warm: Path, caplog: pytest.LogCaptureFixture
+def test_whole_files_of_a_start_that_was_killed_are_used(tmp_path: Path, warm: Path) -> None:
+    base = copied(warm, tmp_path)
+    (base / kernel_cache.name() / kernel_cache.SUMS).unlink()
+    _, was_empty, hits, log = Start(base).ended()
+    assert (was_empty, hits, log) == (False, 1, "")
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "zeros", "longer"])
+def test_files_without_a_checksum_are_removed_when_a_crash_has_damaged_them(
+    damage: str, tmp_path: Path, warm: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     base = copied(warm, tmp_path)
     folder = base / kernel_cache.name()
     (folder / kernel_cache.SUMS).unlink()
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    for path in files:
+        held = path.read_bytes()
+        changed = {"empty": b"", "cut": held[:-1], "zeros": bytes(len(held))}
+        path.write_bytes(changed.get(damage, held + b"more"))
     with caplog.at_level(logging.WARNING):
         assert kernel_cache.prepare(base) == folder
     assert kernel_cache.is_empty(folder)
-    assert not caplog.records
+    (line,) = reasons(caplog, "kernel_cache_damaged")
+    assert line["removed"] == sorted(path.name for path in files)
 
 
 @pytest.mark.parametrize("written", ["", "{", "[]", "\udcff"])
 def test_damaged_checksums_count_as_none(written: str, tmp_path: Path, warm: Path) -> None:
     base = copied(warm, tmp_path)
     folder = base / kernel_cache.name()
+    whole = (folder / kernel_cache.SUMS).read_bytes()
     (folder / kernel_cache.SUMS).write_bytes(written.encode(errors="surrogateescape"))
     kernel_cache.prepare(base)
-    assert kernel_cache.is_empty(folder)
+    kernel_cache.seal(folder)
+    assert json.loads((folder / kernel_cache.SUMS).read_bytes()) == json.loads(whole)
 
 
 def test_checksums_are_written_only_when_they_differ(tmp_path: Path, warm: Path) -> None:
