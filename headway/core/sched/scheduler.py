@@ -140,9 +140,12 @@ class Scheduler:
             # The last prompt token is computed again: its logits are what is drawn from.
             computed = sequence.num_prompt - 1
             table = self.kv.fork(leader.table, computed)
+            sequence.names = table.hashes
         else:
             use_cache = not (request.sampling.prompt_logprobs and leader is sequence)
-            table = self.kv.open(sequence.tokens, request.cache_salt, use_cache=use_cache)
+            table = self.kv.open(
+                sequence.tokens, request.cache_salt, use_cache=use_cache, names=sequence.names
+            )
             computed = table.num_cached
         sequence.num_computed = sequence.num_planned = computed
         return table
