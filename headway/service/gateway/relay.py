@@ -112,7 +112,7 @@ class Relay:
     async def _encode(
         self, request_id: str, request: Request, facts: ModelFacts
     ) -> tuple[EngineRequest, ...]:
-        prompts = await self._encoder.prompts(request)
+        prompts = await self._encoder.prompts(request, facts.max_model_len)
         sent = engine_requests(request, prompts, facts, request_id, self._seeds.draw())
         check_answer_size(sent, self._limits)
         num_tokens = sum(len(prompt) for prompt in prompts)

@@ -15,6 +15,7 @@ from tests.unit.service.gateway.fakes import (
     COMPLETIONS,
     HI,
     NATIVE,
+    CharTokenizer,
     FakeReplica,
     Site,
     close,
@@ -113,6 +114,38 @@ def test_an_answer_of_too_many_log_probabilities_is_refused_before_it_is_made() 
             assert (here.replica.ids, here.admitter.num_in_flight) == ([], 0)
             assert (await here.client.post(COMPLETIONS, json=body)).status_code == 200
 
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "name"),
+    [
+        (COMPLETIONS, {"prompt": ["Hi", "x" * 5000]}, "prompt[1]"),
+        (CHAT, {"messages": [{"role": "user", "content": "x" * 5000}]}, "messages"),
+    ],
+)
+def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(
+    path: str, body: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[int] = []
+    encode = CharTokenizer.encode
+
+    def noting(self: CharTokenizer, text: str, **options: bool) -> list[int]:
+        encoded.append(len(text))
+        return encode(self, text, **options)
+
+    async def scenario() -> None:
+        async with site(replica=talking()) as here:
+            answer = await here.client.post(path, json=body)
+            error = answer.json()["error"]
+            assert answer.status_code == 400
+            assert (error["code"], error["param"]) == ("context_length_exceeded", name)
+            assert "is 512 tokens" in error["message"]
+            assert "at least 5000" in error["message"]
+            assert here.admitter.num_in_flight == 0
+        assert 5000 not in encoded
+
+    monkeypatch.setattr(CharTokenizer, "encode", noting)
     run(scenario())
 
 
