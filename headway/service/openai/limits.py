@@ -6,11 +6,11 @@ import msgspec
 class ApiLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits of one request, checked before any work is done for it.
 
-    They bound what a small body can cost. Ranges that OpenAI's API fixes (temperature,
-    penalties, logprobs up to 20) are not settings; they stand in `schema`.
+    They bound what a small body can cost; how large it may be is the gateway's to say. Ranges
+    that OpenAI's API fixes (temperature, penalties, logprobs up to 20) are not settings; they
+    stand in `schema`.
     """
 
-    max_body_bytes: int = 4 * 1024 * 1024  # of the HTTP body; the gateway puts its own here
     max_messages: int = 2048  # entries of `messages`
     max_prompts: int = 128  # entries of a list `prompt`
     max_choices: int = 16  # `n`
