@@ -19,7 +19,8 @@ class Connection:
 
     async def receive(self) -> dict[str, Any]:
         """Never anything."""
-        return await asyncio.get_running_loop().create_future()
+        await asyncio.Event().wait()
+        raise AssertionError("never reached")
 
     async def send(self, message: Any) -> None:
         """Wait as a server does for a client that does not read, then write at once."""
