@@ -3,11 +3,16 @@
 import os
 from pathlib import Path
 
+import platformdirs
 import pytest
 
+from headway.compute.cpu import kernel_cache
 from headway.service.loaders.builtin import fetch_builtin
 from headway.service.loaders.model_files import ModelFile, open_model
 from headway.service.loaders.progress import ConsoleProgress
+
+# Before any kernel is imported; the servers that tests start have the same folder.
+kernel_cache.prepare(platformdirs.user_cache_path("headway") / "kernels")
 
 
 @pytest.fixture(scope="session")

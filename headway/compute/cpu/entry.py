@@ -16,6 +16,7 @@ from numba.extending import intrinsic
 
 from headway.compute.cpu import linear_avx2, linear_avx512, linear_avxvnni, linear_plain
 from headway.compute.cpu.features import Isa
+from headway.compute.cpu.jit import OPTIONS
 
 NUM_ARGUMENTS = 12  # of gemm; see linear.py
 SIGNATURE = types.void(*[types.intp] * NUM_ARGUMENTS)
@@ -47,7 +48,9 @@ ENTRIES = {
 
 @cache
 def _compiled(isa: Isa) -> Any:
-    compile_entry = numba.cfunc(SIGNATURE, nopython=True, cache=True, error_model="numpy")
+    compile_entry = numba.cfunc(
+        SIGNATURE, nopython=True, cache=OPTIONS["cache"], error_model="numpy"
+    )
     return compile_entry(ENTRIES[isa])
 
 
