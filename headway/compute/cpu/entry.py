@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from headway.compute.cpu import linear_avx2, linear_avx512, linear_avxvnni, linear_plain
+from headway.compute.cpu import linear_avx2, linear_avx512, linear_avxvnni, linear_portable
 from headway.compute.cpu.features import Isa
 from headway.compute.cpu.jit import OPTIONS
 
@@ -34,15 +34,15 @@ def _avx2(kind, w, inputs, first, end, x, ldx, xs, xsum, rows, out, ldo):  # typ
     linear_avx2.gemm(kind, w, inputs, first, end, x, ldx, xs, xsum, rows, out, ldo)
 
 
-def _plain(kind, w, inputs, first, end, x, ldx, xs, xsum, rows, out, ldo):  # type: ignore[no-untyped-def]
-    linear_plain.gemm(kind, w, inputs, first, end, x, ldx, xs, xsum, rows, out, ldo)
+def _portable(kind, w, inputs, first, end, x, ldx, xs, xsum, rows, out, ldo):  # type: ignore[no-untyped-def]
+    linear_portable.gemm(kind, w, inputs, first, end, x, ldx, xs, xsum, rows, out, ldo)
 
 
 ENTRIES = {
     Isa.AVX512_VNNI: _avx512,
     Isa.AVX_VNNI: _avxvnni,
     Isa.AVX2: _avx2,
-    Isa.PLAIN: _plain,
+    Isa.PLAIN: _portable,
 }
 
 
