@@ -16,6 +16,10 @@ from headway.core.sched.chunks import chunk
 from headway.core.sched.queue import WaitingQueue
 from headway.core.sched.sequence import Sequence, State
 
+# Blocks that a sequence which was thrown out leaves free for each running one when it comes
+# back: with one, it would be thrown out again within a block's tokens.
+RETURN_BLOCKS = 4
+
 
 @dataclass(slots=True)
 class Row:
@@ -140,23 +144,35 @@ class Scheduler:
             # The last prompt token is computed again: its logits are what is drawn from.
             computed = sequence.num_prompt - 1
             table = self.kv.fork(leader.table, computed)
+            sequence.names = table.hashes
         else:
             use_cache = not (request.sampling.prompt_logprobs and leader is sequence)
-            table = self.kv.open(sequence.tokens, request.cache_salt, use_cache=use_cache)
+            table = self.kv.open(
+                sequence.tokens, request.cache_salt, use_cache=use_cache, names=sequence.names
+            )
             computed = table.num_cached
         sequence.num_computed = sequence.num_planned = computed
         return table
 
     def _has_room(self, sequence: Sequence) -> bool:
-        """Room for all its known tokens, and one block more for each that runs already.
+        """Room for all its known tokens, and for what each that runs will need before long.
 
         Without the spare blocks a newcomer would take the last ones, and would be thrown
-        out again as soon as an earlier sequence crosses the border of a block.
+        out again as soon as an earlier sequence crosses the border of a block. One that was
+        thrown out already has computed more to lose, and waits for more of them. When
+        nothing runs, it needs no more than its own.
         """
+        ahead = RETURN_BLOCKS if sequence.num_outputs else 1
+        spare = sum(self._still_needs(other, ahead) for other in self.running.values())
+        return self.kv.num_available >= self._still_needs(sequence, 0) + spare
+
+    def _still_needs(self, sequence: Sequence, ahead: int) -> int:
+        """Blocks that it lacks for its known tokens and `ahead` more blocks of its answer."""
         assert sequence.table is not None, f"sequence {sequence.id} has no table"
-        size = self.kv.block_size
-        missing = blocks_for(len(sequence.tokens), size) - len(sequence.table.blocks)
-        return self.kv.num_available >= missing + len(self.running)
+        size, most = self.kv.block_size, sequence.group.request.sampling.max_tokens
+        known = blocks_for(len(sequence.tokens), size)
+        last = blocks_for(sequence.num_prompt + most, size)
+        return min(known + ahead, last) - len(sequence.table.blocks)
 
     @staticmethod
     def _waits_for_leader(sequence: Sequence) -> bool:

@@ -61,9 +61,10 @@ def assemble(needs: GatewayNeeds) -> Assembled:
     exporter.add_source(gauges.samples)
     directory = Directory(needs.model, needs.replica.view)
     condition = Condition(needs.replica.view, needs.settings.live_timeout)
-    relay = Relay(needs.replica, admitter, needs.encoder, needs.clock, Seeds(needs.seed))
     # One limit for the body, whoever looks at it.
     limits = msgspec.structs.replace(needs.api_limits, max_body_bytes=needs.settings.max_body_bytes)
+    seeds = Seeds(needs.seed)
+    relay = Relay(needs.replica, admitter, needs.encoder, needs.clock, seeds, limits)
     parts = Parts(
         settings=needs.settings,
         api_limits=limits,

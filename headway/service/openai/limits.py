@@ -20,4 +20,5 @@ class ApiLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     max_stop_token_ids: int = 128  # entries of `stop_token_ids`
     max_logit_bias: int = 1024  # entries of `logit_bias`
     max_nesting: int = 32  # levels inside a message's `tool_calls`
+    max_answer_entries: int = 524288  # log-probabilities in one answer, see `answer_entries`
     max_name_chars: int = 256  # characters of `model`, `user`, `cache_salt` and the like

@@ -6,6 +6,7 @@ import msgspec
 
 from headway.core.base.errors import InvalidRequest, ModelNotFound, PromptTooLong
 from headway.core.messages.path import EngineRequest, Sampling
+from headway.service.openai.limits import ApiLimits
 from headway.service.openai.schema import (
     ChatRequest,
     CompletionRequest,
@@ -88,6 +89,35 @@ def engine_requests(
             )
         )
     return tuple(made)
+
+
+def answer_entries(sent: Sequence[EngineRequest]) -> int:
+    """Log-probabilities that the whole answer may hold: each is an entry of its JSON.
+
+    Every choice has one for each of its tokens, and of the prompt's with `echo`, and as many
+    candidates beside it as were asked for. 0 without log-probabilities.
+    """
+    return sum(_entries(each) for each in sent)
+
+
+def check_answer_size(sent: Sequence[EngineRequest], limits: ApiLimits) -> None:
+    """Raises InvalidRequest when the log-probabilities would make too large an answer."""
+    entries = answer_entries(sent)
+    if entries > limits.max_answer_entries:
+        raise InvalidRequest(
+            f"'logprobs' would make up to {entries} entries in the answer; at most "
+            f"{limits.max_answer_entries} are made for one request. Ask for fewer tokens, "
+            "choices, candidates or prompts.",
+            param="logprobs",
+        )
+
+
+def _entries(request: EngineRequest) -> int:
+    sampling = request.sampling
+    if sampling.num_logprobs is None:
+        return 0
+    echoed = len(request.prompt) if sampling.prompt_logprobs else 0
+    return (echoed + sampling.max_tokens) * request.num_choices * (sampling.num_logprobs + 1)
 
 
 def _is_scoring(request: ParsedRequest) -> bool:

@@ -102,6 +102,20 @@ def test_several_prompts_become_several_engine_requests_and_one_answer() -> None
     run(scenario())
 
 
+def test_an_answer_of_too_many_log_probabilities_is_refused_before_it_is_made() -> None:
+    async def scenario() -> None:
+        async with site(replica=talking(), limits=ApiLimits(max_answer_entries=1000)) as here:
+            body = {"prompt": ["a" * 400, "b" * 400], "max_tokens": 9, "echo": True}
+            answer = await here.client.post(COMPLETIONS, json=body | {"logprobs": 20})
+            assert answer.status_code == 400
+            assert answer.json()["error"]["param"] == "logprobs"
+            assert str(2 * 409 * 21) in answer.json()["error"]["message"]
+            assert (here.replica.ids, here.admitter.num_in_flight) == ([], 0)
+            assert (await here.client.post(COMPLETIONS, json=body)).status_code == 200
+
+    run(scenario())
+
+
 INVALID: list[tuple[dict[str, Any], int]] = [
     (HI | {"max_tokens": 4000}, 400),
     (HI | {"temperature": -1}, 400),
