@@ -11,8 +11,11 @@ from headway.service.loaders.builtin import fetch_builtin
 from headway.service.loaders.model_files import ModelFile, open_model
 from headway.service.loaders.progress import ConsoleProgress
 
-# Before any kernel is imported; the servers that tests start have the same folder.
-kernel_cache.prepare(platformdirs.user_cache_path("headway") / "kernels")
+CACHE = Path(os.environ.get("HEADWAY_CACHE_DIR") or platformdirs.user_cache_path("headway"))
+
+# Before any test imports a kernel. Numba's own folders know a kernel by its own source file only,
+# so that a test could run code compiled from sources that were changed since.
+kernel_cache.prepare(CACHE / "kernels")
 
 
 @pytest.fixture(scope="session")
@@ -21,8 +24,7 @@ def smollm2_path() -> str:
     given = os.environ.get("HEADWAY_TEST_MODEL")
     if given:
         return given
-    cache = os.environ.get("HEADWAY_CACHE_DIR")
-    return fetch_builtin(ConsoleProgress(), Path(cache) if cache else None)
+    return fetch_builtin(ConsoleProgress(), CACHE)
 
 
 @pytest.fixture(scope="session")
