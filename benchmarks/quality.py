@@ -34,6 +34,7 @@ import numpy as np
 from divergence import Divergence, Float32s, Positions, compare, join, summarise
 from run_workloads import cache_folder, commit, machine, plain, versions
 
+from headway.compute.cpu import kernel_cache
 from headway.compute.gpu.runner.executor import GpuExecutor
 from headway.compute.gpu.runner.loading import load_model as load_torch_model
 from headway.compute.gpu.runner.settings import ExecutorSettings as TorchSettings
@@ -88,8 +89,23 @@ def build_torch(model_file: ModelFile, space: Space, options: dict[str, str]) ->
     return Built(executor, model.description)
 
 
-# A new executor is one function like the one above and one line here.
+def build_cpu(model_file: ModelFile, space: Space, options: dict[str, str]) -> Built:
+    """The CPU executor on the file's own numbers."""
+    kernel_cache.prepare(cache_folder() / "kernels")
+    # Imported here: kernels take their cache folder when they are imported.
+    from headway.compute.cpu.executor import CpuExecutor
+    from headway.compute.cpu.loading import load_model as load_cpu_model
+    from headway.compute.cpu.settings import CpuSettings
+
+    settings = msgspec.convert(options, CpuSettings, strict=False)
+    model = load_cpu_model(model_file.card, settings, lambda done, total: None)
+    executor = CpuExecutor(model, space.engine, memoryview(space.grid), space.width)
+    return Built(executor, model.description)
+
+
+# A new executor is one function like those above and one line here.
 FACTORIES: dict[str, Callable[[ModelFile, Space, dict[str, str]], Built]] = {
+    "cpu": build_cpu,
     "torch": build_torch,
 }
 

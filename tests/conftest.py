@@ -3,11 +3,19 @@
 import os
 from pathlib import Path
 
+import platformdirs
 import pytest
 
+from headway.compute.cpu import kernel_cache
 from headway.service.loaders.builtin import fetch_builtin
 from headway.service.loaders.model_files import ModelFile, open_model
 from headway.service.loaders.progress import ConsoleProgress
+
+CACHE = Path(os.environ.get("HEADWAY_CACHE_DIR") or platformdirs.user_cache_path("headway"))
+
+# Before any test imports a kernel. Numba's own folders know a kernel by its own source file only,
+# so that a test could run code compiled from sources that were changed since.
+kernel_cache.prepare(CACHE / "kernels")
 
 
 @pytest.fixture(scope="session")
@@ -16,8 +24,7 @@ def smollm2_path() -> str:
     given = os.environ.get("HEADWAY_TEST_MODEL")
     if given:
         return given
-    cache = os.environ.get("HEADWAY_CACHE_DIR")
-    return fetch_builtin(ConsoleProgress(), Path(cache) if cache else None)
+    return fetch_builtin(ConsoleProgress(), CACHE)
 
 
 @pytest.fixture(scope="session")

@@ -9,11 +9,12 @@ from typing import NoReturn
 
 from headway import __version__
 from headway.app.gateway import serve
-from headway.app.options import OPTIONS, SECTIONS, Option
-from headway.app.settings import default_of, merge
+from headway.app.options import BY_KEY, OPTIONS, SECTIONS, Option
+from headway.app.settings import Settings, default_of, merge
 from headway.core.base.errors import StartError
 
 EXIT_NOT_STARTED = 2
+WARMUP_OPTIONS = ("model", "cache_dir")  # keys of those that `warmup` takes
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -33,6 +34,11 @@ def parser() -> argparse.ArgumentParser:
         "serve", help="serve a model over OpenAI's API", allow_abbrev=False
     )
     _add_serve(serving)
+    warming = commands.add_parser(
+        "warmup", help="compile the CPU kernels now, so that no start waits", allow_abbrev=False
+    )
+    for key in WARMUP_OPTIONS:
+        _add_option(warming, BY_KEY[key])
     commands.add_parser("version", help="print the version")
     commands.add_parser("bench", help="measure a running server (headway bench serve)")
     return top
@@ -45,32 +51,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _bench(given[1:])
     chosen, unknown = parser().parse_known_args(given)
     if unknown:
-        print(f"headway {chosen.command}: {_no_option(unknown[0])}", file=sys.stderr)
+        print(
+            f"headway {chosen.command}: {_no_option(chosen.command, unknown[0])}", file=sys.stderr
+        )
         return EXIT_NOT_STARTED
     if chosen.command == "version":
         print(f"headway {__version__}")
         return 0
-    return _serve(chosen)
+    return _start(chosen)
 
 
-def _serve(chosen: argparse.Namespace) -> int:
+def _start(chosen: argparse.Namespace) -> int:
     flags = {name: value for name, value in vars(chosen).items() if name not in _NOT_OPTIONS}
-    if chosen.model_path is not None:
+    if getattr(chosen, "model_path", None) is not None:
         flags["model"] = chosen.model_path
     try:
-        settings = merge(flags, os.environ, chosen.config)
-        return serve(settings)
+        settings = merge(flags, os.environ, getattr(chosen, "config", None))
+        return serve(settings) if chosen.command == "serve" else _warm_up(settings)
     except StartError as error:
-        print(f"headway serve: {' '.join(error.message.split())}", file=sys.stderr)
+        print(f"headway {chosen.command}: {' '.join(error.message.split())}", file=sys.stderr)
         return EXIT_NOT_STARTED
     except KeyboardInterrupt:  # it was asked to stop before it had begun to serve
         return 0
 
 
-def _no_option(given: str) -> str:
+def _warm_up(settings: Settings) -> int:
+    # Here and not above: it brings Numba, which a server's own process does without.
+    from headway.app.warmup import warm_up
+
+    return warm_up(settings)
+
+
+def _no_option(command: str, given: str) -> str:
     name = given.partition("=")[0]
-    close = difflib.get_close_matches(name, [f"--{option.name}" for option in OPTIONS], n=1)
-    hint = f"did you mean {close[0]}?" if close else "see headway serve --help"
+    keys = [option.key for option in OPTIONS] if command == "serve" else WARMUP_OPTIONS
+    flags = [f"--{BY_KEY[key].name}" for key in keys]
+    close = difflib.get_close_matches(name, flags, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"see headway {command} --help"
     return f"{name}: is not an option; {hint}"
 
 
@@ -99,7 +116,7 @@ def _add_serve(command: argparse.ArgumentParser) -> None:
         _add_option(groups[option.section], option)
 
 
-def _add_option(group: argparse._ArgumentGroup, option: Option) -> None:
+def _add_option(group: argparse._ActionsContainer, option: Option) -> None:
     default = option.default or str(default_of(option))
     unit = f" {option.unit}" if option.unit and not option.default else ""
     text = f"{option.help} (default: {default}{unit}) [{option.variable}]".replace("%", "%%")

@@ -57,6 +57,12 @@ def wants_torch(spec: ReplicaSpec) -> bool:
     return spec.executor == "torch"
 
 
+def kernels_below(cache_dir: str | None) -> Path:
+    """Where compiled kernels are kept: below the given folder, or the user's cache."""
+    base = Path(cache_dir) if cache_dir else platformdirs.user_cache_path("headway")
+    return base / "kernels"
+
+
 def _load_with_torch(launch: Launch, progress: Callable[[LoadProgress], None]) -> Loaded:
     try:
         # Imported here: it brings torch, an optional dependency, and takes seconds in which
@@ -74,14 +80,15 @@ def _load_with_torch(launch: Launch, progress: Callable[[LoadProgress], None]) -
 
 def _load_with_numba(launch: Launch, progress: Callable[[LoadProgress], None]) -> Loaded:
     spec = launch.spec
-    base = Path(spec.cache_dir) if spec.cache_dir else platformdirs.user_cache_path("headway")
-    folder = kernel_cache.prepare(base / "kernels")
+    folder = kernel_cache.prepare(kernels_below(spec.cache_dir))
     if kernel_cache.is_empty(folder):
         progress(LoadProgress(stage="kernels", done=0, total=1))
     # Imported here: kernels take their cache folder when they are imported.
     from headway.app.cpu_replica import load_cpu
 
-    return load_cpu(launch, progress, SystemClock())
+    found = load_cpu(launch, progress, SystemClock())
+    kernel_cache.seal(folder)
+    return found
 
 
 def main() -> int:

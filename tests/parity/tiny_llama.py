@@ -84,11 +84,13 @@ def write_gguf(
     tiny: TinyLlama,
     *,
     quantized: str = "F32",
+    formats: Mapping[str, str] | None = None,
     without: Collection[str] = (),
     replaced: Mapping[str, Floats] | None = None,
 ) -> Path:
     """Write the model; matrices in the named format, norms in F32.
 
+    formats   of single tensors, by name
     without   names of tensors to leave out
     replaced  tensors to add, or to write instead of the model's own
     """
@@ -99,7 +101,8 @@ def write_gguf(
     for name, array in tensors.items():
         if name in without:
             continue
-        kind = GGMLQuantizationType[quantized if array.ndim > 1 else "F32"]
+        usual = quantized if array.ndim > 1 else "F32"
+        kind = GGMLQuantizationType[(formats or {}).get(name, usual)]
         raw = np.ascontiguousarray(array)
         if kind not in (GGMLQuantizationType.F32, GGMLQuantizationType.F16):
             writer.add_tensor(name, quantize(raw, kind), raw_dtype=kind)

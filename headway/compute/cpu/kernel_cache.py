@@ -3,14 +3,19 @@
 Numba's cache knows a function again by its own source file only; a change in another file
 would go unnoticed, and machine code of another CPU would be run. So each state of all the
 kernels' sources, libraries and CPU has a folder of its own. Nobody else may write to it:
-what lies there is executed.
+what lies there is executed. Nor does Numba notice a damaged file before it fails on it, so
+the checksums of all files stand beside them.
 
-This module imports no kernel, and must have run before any is imported.
+This module imports no kernel, and `prepare` must have run before any is imported.
 """
 
+import atexit
+import json
 import logging
 import os
+import shutil
 import tempfile
+from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 
@@ -22,6 +27,8 @@ log = logging.getLogger(__name__)
 
 SOURCES = Path(__file__).parent
 MODE = 0o700
+SUMS = "sums.json"  # of each file in the folder
+KEPT = (".nbi", ".nbc")  # Numba's indices and machine code
 
 
 def name() -> str:
@@ -39,24 +46,86 @@ def name() -> str:
 def prepare(base: Path) -> Path:
     """Make Numba keep compiled kernels in a folder below `base`; returns that folder.
 
-    Where it cannot be made, or belongs to somebody else, a temporary one serves this
-    process, with a log line: kernels are then compiled anew at each start.
+    Where it cannot be made, or others may write to it, a temporary one serves this process,
+    with a log line: kernels are then compiled anew at each start. Damaged files are removed,
+    with a log line, and compiled again.
     """
     folder = base / name()
     try:
         folder.mkdir(mode=MODE, parents=True, exist_ok=True)
         if (problem := _problem_with(folder)) is not None:
             raise PermissionError(problem)
+        _drop_damaged(folder)
     except OSError as error:
         log.warning("kernel_cache_unusable", extra={"folder": str(folder), "reason": str(error)})
         folder = Path(tempfile.mkdtemp(prefix="headway-kernels-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    else:
+        atexit.register(seal, folder)
     numba.config.CACHE_DIR = str(folder)
     return folder
 
 
 def is_empty(folder: Path) -> bool:
     """True before the first start with these kernels: they will be compiled."""
-    return not any(folder.iterdir())
+    return next(_kept(folder), None) is None
+
+
+def seal(folder: Path) -> None:
+    """Note the checksums of what is there; files without one are not used by a later start.
+
+    Called after the kernels were compiled, and at the process' end for those that came later.
+    """
+    try:
+        sums = {str(path.relative_to(folder)): _sum_of(path) for path in _kept(folder)}
+        if sums == _read_sums(folder):
+            return
+        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
+            json.dump(sums, file)
+        os.replace(file.name, folder / SUMS)
+    except OSError as error:  # the folder is gone, or the disk full: the next start compiles
+        log.warning("kernel_cache_not_kept", extra={"folder": str(folder), "reason": str(error)})
+
+
+def _drop_damaged(folder: Path) -> None:
+    """Remove files that differ from their checksum, or have none: Numba would fail on them.
+
+    A file without one may be whole: its process was killed, or is compiling now. Numba makes
+    do with a missing file, and writes it again.
+    """
+    sums = _read_sums(folder)
+    damaged = []
+    for path in list(_kept(folder)):
+        noted = sums.get(str(path.relative_to(folder)))
+        if noted is None or noted != _sum_of(path):
+            path.unlink(missing_ok=True)
+            if noted is not None:
+                damaged.append(path.name)
+    if damaged:
+        log.warning(
+            "kernel_cache_damaged", extra={"folder": str(folder), "removed": sorted(damaged)}
+        )
+
+
+def _kept(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.suffix in KEPT)
+
+
+def _sum_of(path: Path) -> str | None:
+    """None for a file that was removed meanwhile."""
+    try:
+        return blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    except FileNotFoundError:
+        return None
+
+
+def _read_sums(folder: Path) -> dict[str, str | None]:
+    """What `seal` wrote; nothing when that cannot be read."""
+    try:
+        found = json.loads((folder / SUMS).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _problem_with(folder: Path) -> str | None:

@@ -82,6 +82,23 @@ class KvManager:
         table.num_cached = len(found) * self.block_size
         return table
 
+    def next_to_compute(
+        self, tokens: Sequence[int], salt: bytes, names: list[bytes]
+    ) -> bytes | None:
+        """Name of the first full block of `tokens` that is not cached.
+
+        None when all that could be shared is there, or nothing is ever shared. `names` as in
+        `open`.
+        """
+        if not self._caching:
+            return None
+        table = BlockTable(0, hashing.root(self._model, salt))
+        table.hashes = names
+        usable = (len(tokens) - 1) // self.block_size
+        self._name(table, tokens, usable)
+        num_found = len(self._tree.match(names[:usable]))
+        return names[num_found] if num_found < usable else None
+
     def fork(self, parent: BlockTable, num_tokens: int) -> BlockTable:
         """A table that shares the parent's blocks for its first `num_tokens` computed tokens.
 

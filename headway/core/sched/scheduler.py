@@ -114,13 +114,15 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Start waiting sequences in order, until slots, budget or blocks run out."""
+        coming = self._coming_blocks()
         for sequence in list(self.queue):
             if self._budget < 1 or self.num_free_slots < 1:
                 return
-            if self._waits_for_leader(sequence):
+            if self._waits_for_leader(sequence) or self._waits_for_prefix(sequence, coming):
                 continue
             if not self._start(sequence):
                 return
+            coming |= self._coming_from(sequence)
 
     def _start(self, sequence: Sequence) -> bool:
         """Give a waiting sequence blocks and its first rows; False, and nothing taken, if not."""
@@ -173,6 +175,30 @@ class Scheduler:
         known = blocks_for(len(sequence.tokens), size)
         last = blocks_for(sequence.num_prompt + most, size)
         return min(known + ahead, last) - len(sequence.table.blocks)
+
+    def _coming_blocks(self) -> set[bytes]:
+        """Names of the blocks that running sequences are about to compute of their prompts."""
+        coming: set[bytes] = set()
+        for sequence in self.running.values():
+            coming |= self._coming_from(sequence)
+        return coming
+
+    def _coming_from(self, sequence: Sequence) -> set[bytes]:
+        if sequence.num_computed >= sequence.num_prompt:
+            return set()
+        return set(sequence.names[sequence.num_computed // self.kv.block_size :])
+
+    def _waits_for_prefix(self, sequence: Sequence, coming: set[bytes]) -> bool:
+        """True when the next block it would compute is being computed by a running sequence.
+
+        So sixteen requests with one new beginning compute it once. The one that computes it
+        runs in every step; should it stop, the others no longer wait.
+        """
+        request = sequence.group.request
+        if not coming or (request.sampling.prompt_logprobs and sequence.choice == 0):
+            return False
+        name = self.kv.next_to_compute(sequence.tokens, request.cache_salt, sequence.names)
+        return name is not None and name in coming
 
     @staticmethod
     def _waits_for_leader(sequence: Sequence) -> bool:

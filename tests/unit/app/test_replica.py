@@ -1,6 +1,7 @@
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 from headway.app.replica import load
@@ -8,14 +9,18 @@ from headway.core.base.errors import StartError
 from headway.service.wire.spec import Launch
 from tests.fault.scripted import SPEC
 
-LAUNCH = Launch(spec=SPEC, commands_address="ipc:///tmp/c", reports_address="ipc:///tmp/r")
+WITH_TORCH = Launch(
+    spec=msgspec.structs.replace(SPEC, executor="torch"),
+    commands_address="ipc:///tmp/c",
+    reports_address="ipc:///tmp/r",
+)
 
 
 def test_without_torch_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "headway.app.torch_replica", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(StartError) as caught:
-        load(LAUNCH, lambda progress: None)
+        load(WITH_TORCH, lambda progress: None)
     assert caught.value.message == (
         "the engine needs torch, which cannot be imported; "
         "install it with: pip install 'headway[torch]'"
@@ -27,7 +32,7 @@ def test_a_missing_module_of_our_own_is_not_blamed_on_torch(
 ) -> None:
     monkeypatch.setitem(sys.modules, "headway.app.torch_replica", None)
     with pytest.raises(ImportError):
-        load(LAUNCH, lambda progress: None)
+        load(WITH_TORCH, lambda progress: None)
 
 
 @pytest.mark.parametrize("given", [b"", b"hello, engine\n"])

@@ -1,0 +1,142 @@
+"""The CPU executor against transformers and the torch executor: small random Llamas.
+
+Where weights are float32 nothing is rounded but K and V, to bfloat16: 2^-9 at most, of each.
+Where they are quantized the inputs of matrices are too, to 8 bits: 1/254 of a group's largest
+at most. Both are a random walk through the layers; the bounds are about twice what these
+models show.
+"""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from headway.compute.gpu.runner.loading import load_model as load_torch_model
+from headway.compute.gpu.runner.settings import ExecutorSettings
+from headway.core.base.errors import ExecutorUnsuitable
+from headway.core.base.model_card import RopeScaling, RopeScalingKind
+from tests.close import relative_error
+from tests.parity.cards import read_card
+from tests.parity.cpu_logits import ISAS, cpu_logits, load
+from tests.parity.paged import paged_logits
+from tests.parity.tiny_llama import TinyLlama, write_gguf
+from tests.parity.transformers_llama import transformers_llama, transformers_logits
+
+LINEAR = RopeScaling(kind=RopeScalingKind.LINEAR, factor=4.0)
+LLAMA3 = RopeScaling(
+    kind=RopeScalingKind.LLAMA3,
+    factor=8.0,
+    original_context=64,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+)
+MODELS = {
+    "grouped heads, tied": (TinyLlama(head_dim=32), None),
+    "one kv head, untied": (TinyLlama(head_dim=32, num_kv_heads=1, is_tied=False, seed=1), None),
+    "own kv heads, untied": (TinyLlama(head_dim=32, num_kv_heads=4, is_tied=False, seed=2), None),
+    "nine heads of 64": (
+        TinyLlama(hidden_size=288, num_heads=9, num_kv_heads=3, head_dim=64, seed=3),
+        None,
+    ),
+    "heads of 96": (TinyLlama(num_heads=2, num_kv_heads=1, head_dim=96, seed=4), None),
+    "linear scaling": (TinyLlama(head_dim=32, seed=5), LINEAR),
+    "llama3 scaling": (TinyLlama(head_dim=64, seed=6), LLAMA3),
+}
+NUM_TOKENS = 101
+CHUNKS = {
+    "token by token": [1] * NUM_TOKENS,
+    "chunks of 16": [16] * 6 + [5],
+    "odd chunks": [17, 1, 1, 31, 2, 1, 48],
+}
+IDS = random.Random(5).choices(range(257), k=NUM_TOKENS)
+ROUNDED_KV = 5e-3  # relative RMS error of all logits
+ROUNDED_INPUTS = 4e-2
+
+
+@pytest.mark.spec("D1")
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_of_float32_weights_are_near_those_of_transformers(
+    name: str, tmp_path: Path
+) -> None:
+    tiny, scaling = MODELS[name]
+    path = write_gguf(tmp_path / "tiny.gguf", tiny)
+    want = transformers_logits(transformers_llama(read_card(path, scaling), path), IDS)
+    assert want.std() > 1.0, "a flat distribution would hide errors"
+    got = cpu_logits(load(path, scaling=scaling), IDS, [NUM_TOKENS])
+    assert relative_error(got, want) < ROUNDED_KV
+    worst = max(relative_error(g, w) for g, w in zip(got, want, strict=True))
+    assert worst < 2 * ROUNDED_KV, f"one position is off by {worst:.1e}"
+
+
+@pytest.mark.spec("D1")
+@pytest.mark.parametrize(
+    ("quantized", "bound"),
+    [
+        ("F16", ROUNDED_KV),
+        ("BF16", ROUNDED_KV),
+        ("Q8_0", ROUNDED_INPUTS),
+        ("Q4_0", ROUNDED_INPUTS),
+        ("Q4_1", ROUNDED_INPUTS),
+    ],
+)
+def test_quantized_files_give_nearly_the_logits_of_their_expanded_weights(
+    quantized: str, bound: float, tmp_path: Path
+) -> None:
+    tiny = TinyLlama(head_dim=32, seed=8)
+    path = write_gguf(tmp_path / "tiny.gguf", tiny, quantized=quantized)
+    exact = load_torch_model(read_card(path), ExecutorSettings(), lambda done, total: None)
+    want = paged_logits(exact, IDS, [NUM_TOKENS])
+    assert relative_error(cpu_logits(load(path), IDS, [NUM_TOKENS]), want) < bound
+
+
+@pytest.mark.parametrize("quantized", ["F32", "BF16", "Q8_0", "Q4_0", "Q4_1"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_chunks_threads_and_blocks_do_not_change_a_bit(
+    quantized: str, threads: int, tmp_path: Path
+) -> None:
+    tiny = TinyLlama(head_dim=32, num_heads=6, num_kv_heads=2, is_tied=False, seed=9)
+    path = write_gguf(tmp_path / "tiny.gguf", tiny, quantized=quantized)
+    whole = cpu_logits(load(path), IDS, [NUM_TOKENS])
+    for way, chunks in CHUNKS.items():
+        for block_size in (16, 32):
+            got = cpu_logits(load(path, threads=threads), IDS, chunks, block_size)
+            assert torch.equal(got, whole), f"{way}, blocks of {block_size}"
+
+
+@pytest.mark.parametrize("quantized", ["F32", "BF16", "Q8_0", "Q4_0", "Q4_1"])
+def test_all_families_of_instructions_give_the_same_bits(quantized: str, tmp_path: Path) -> None:
+    tiny = TinyLlama(head_dim=32, is_tied=False, seed=10)
+    path = write_gguf(tmp_path / "tiny.gguf", tiny, quantized=quantized)
+    found = [cpu_logits(load(path, isa=isa), IDS, CHUNKS["odd chunks"]) for isa in ISAS]
+    for isa, logits in zip(ISAS, found, strict=True):
+        assert torch.equal(logits, found[0]), isa
+
+
+def test_matrices_of_mixed_types_that_share_an_input_are_computed_in_float32(
+    tmp_path: Path,
+) -> None:
+    tiny = TinyLlama(head_dim=32, seed=11)
+    names = ("blk.0.attn_v.weight", "blk.1.ffn_up.weight")
+    plain = write_gguf(tmp_path / "plain.gguf", tiny)
+    mixed = write_gguf(tmp_path / "mixed.gguf", tiny, formats=dict.fromkeys(names, "F16"))
+    want = transformers_logits(transformers_llama(read_card(mixed), mixed), IDS)
+    got = cpu_logits(load(mixed), IDS, [NUM_TOKENS])
+    assert relative_error(got, want) < ROUNDED_KV
+    assert not torch.equal(got, cpu_logits(load(plain), IDS, [NUM_TOKENS]))
+
+
+@pytest.mark.parametrize(
+    ("tiny", "said"),
+    [
+        (TinyLlama(head_dim=24), "heads of 24 values"),
+        (TinyLlama(head_dim=32, has_bias=True), "blk.0.attn_q.bias is a bias"),
+    ],
+)
+def test_what_the_cpu_executor_cannot_compute_is_refused_with_another_way(
+    tiny: TinyLlama, said: str, tmp_path: Path
+) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf", tiny)
+    with pytest.raises(ExecutorUnsuitable, match="--executor torch") as caught:
+        load(path)
+    assert said in caught.value.message
