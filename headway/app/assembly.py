@@ -13,7 +13,7 @@ from headway.core.engine.executor import Executor
 from headway.core.engine.settings import EngineSettings, ResolvedEngine, resolve
 from headway.core.messages.health import LoadProgress, ReplicaHello
 from headway.core.messages.path import Sampling
-from headway.core.messages.step import SamplingState, StepPlan
+from headway.core.messages.step import SamplingState, ScoreWork, StepPlan
 from headway.service.loaders.model_files import ModelFile
 from headway.service.loaders.tokenizer_files import build_tokenizer
 from headway.service.replica.server import Loaded
@@ -104,7 +104,7 @@ def resolve_engine(
 
 
 def warm_up(executor: Executor) -> None:
-    """One step of one token, so that the first client does not wait for first-time work.
+    """One step of one token, drawn and scored: the first client waits for no first-time work.
 
     It writes into block 0, which no sequence has yet; every position is written again before
     it is read.
@@ -121,6 +121,7 @@ def warm_up(executor: Executor) -> None:
             sample_rows=array("i", [0]),
             positions=array("i", [0]),
             states=(SamplingState(sampling, 0, [0], 1, ()),),
+            scores=(ScoreWork(0, array("i", [0]), 1),),
         )
     )
     executor.collect()

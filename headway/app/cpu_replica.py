@@ -1,6 +1,6 @@
 """A replica that computes with NumPy and Numba: the default on CPUs, without torch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from headway.app.assembly import GIB, assemble, loaded, resolve_engine
 from headway.compute.cpu.executor import CpuExecutor
@@ -13,6 +13,7 @@ from headway.core.base.units import Seconds
 from headway.core.engine.settings import check
 from headway.core.messages.health import LoadProgress
 from headway.service.control.memory import available_bytes
+from headway.service.loaders.gguf_header import TensorEntry
 from headway.service.loaders.model_files import open_model
 from headway.service.replica.server import Loaded
 from headway.service.wire.spec import Launch
@@ -24,7 +25,7 @@ def load_cpu(launch: Launch, progress: Callable[[LoadProgress], None], clock: Cl
     spec = launch.spec
     check(spec.engine, spec.card)  # before anything is read
     model_file = open_model(spec.model_path)
-    refuse_too_big(model_file.weight_bytes, available_bytes())
+    refuse_too_big(bytes_needed(model_file.tensors), available_bytes())
     model = load_model(
         model_file.card,
         CpuSettings(threads=spec.threads),
@@ -40,6 +41,11 @@ def load_cpu(launch: Launch, progress: Callable[[LoadProgress], None], clock: Cl
         progress,
     )
     return loaded(model, engine, parts, Seconds(clock.now() - began))
+
+
+def bytes_needed(tensors: Iterable[TensorEntry]) -> int:
+    """Memory for the weights: as in the file, but F16 becomes float32."""
+    return sum(tensor.num_bytes * (2 if tensor.type_name == "F16" else 1) for tensor in tensors)
 
 
 def refuse_too_big(weight_bytes: int, free_bytes: int | None) -> None:

@@ -238,7 +238,7 @@ class _Process:
         if progress.stage == "weights":
             self._opened.progress("loading the weights", progress.done, progress.total)
         elif progress.stage == "kernels":
-            print("compiling the kernels, about 20 s, once on this machine", file=sys.stderr)
+            print("compiling the kernels, 20 to 30 s, once on this machine", file=sys.stderr)
 
     def _show_ready(self) -> None:
         self._opened.progress.close()

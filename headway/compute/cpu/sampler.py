@@ -44,11 +44,12 @@ def draw_tokens(
 
 def warm_up() -> None:
     """Compile every kernel of the sampler, or read it from the disk cache."""
-    flat = np.zeros((3, 200), dtype=np.float32)
+    # Nearly flat, and no two equal, or all 200 would be candidates at once.
+    flat = np.tile(np.linspace(0, 1e-3, 200, dtype=np.float32), (3, 1))
     parameters = (
         Sampling(max_tokens=1, seed=0, num_logprobs=1),
         Sampling(max_tokens=1, seed=0, top_k=2),
-        Sampling(max_tokens=1, seed=0, top_p=0.9),  # 64 of 200 equal tokens do not decide it
+        Sampling(max_tokens=1, seed=0, top_p=0.9),  # the 64 best do not decide it
     )
     draw_tokens(flat, [Draw(SamplingState(each, 0, (), 0, ()), 0) for each in parameters])
 

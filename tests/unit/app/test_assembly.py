@@ -22,10 +22,11 @@ class OneStep:
         raise AssertionError("it is needed afterwards")
 
 
-def test_the_warm_up_computes_and_draws_one_token() -> None:
+def test_the_warm_up_computes_draws_and_scores_one_token() -> None:
     executor = OneStep()
     warm_up(executor)
     assert executor.plan is not None
     assert executor.plan.num_tokens == array("i", [1])
     assert len(executor.plan.states) == 1
+    assert [list(score.targets) for score in executor.plan.scores] == [[0]]
     assert executor.collected == 1

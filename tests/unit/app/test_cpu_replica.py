@@ -1,0 +1,70 @@
+import os
+
+import msgspec
+import pytest
+
+from headway.app.cpu_replica import bytes_needed, load_cpu, refuse_too_big
+from headway.compute.cpu.executor import CpuExecutor
+from headway.core.base.errors import InvalidSetting, NotEnoughMemory
+from headway.core.engine.settings import EngineSettings
+from headway.core.messages.health import LoadProgress
+from headway.service.loaders.gguf_header import TensorEntry
+from headway.service.loaders.model_files import ModelFile
+from headway.service.observe.clock import SystemClock
+from headway.service.wire.spec import Launch, ReplicaSpec
+from tests.fault.scripted import SPEC
+
+GIB = 1024**3
+SMALL = EngineSettings(max_model_len=64, max_num_seqs=2, kv_cache_memory_bytes=8 << 20)
+
+
+def launch(spec: ReplicaSpec) -> Launch:
+    return Launch(spec=spec, commands_address="ipc:///tmp/c", reports_address="ipc:///tmp/r")
+
+
+def test_a_loaded_replica_introduces_itself_and_has_done_one_step(smollm2: ModelFile) -> None:
+    seen: list[LoadProgress] = []
+    spec = ReplicaSpec(model_path=smollm2.path, card=smollm2.card, engine=SMALL, threads=2)
+    found = load_cpu(launch(spec), seen.append, SystemClock())
+    assert isinstance(found.executor, CpuExecutor)
+    assert (found.executor.pool.keys[:, 0, :, :, 0] != 0).any(), "block 0 was written"
+    assert not found.executor.pool.keys[:, 1:].any()
+    found.executor.close()
+    hello = found.hello
+    assert hello.pid == os.getpid()
+    assert (hello.max_model_len, hello.block_size, hello.max_num_seqs) == (64, 16, 2)
+    assert hello.dtype == "as in the file"
+    assert hello.executor.startswith("numba cpu ")
+    assert hello.executor.endswith(", bfloat16 KV, 2 threads")
+    assert hello.weight_bytes == pytest.approx(smollm2.weight_bytes, rel=0.05)
+    assert hello.load_s > 0
+    assert found.block_bytes == 16 * smollm2.card.kv_bytes_per_token(2)
+    assert hello.num_blocks == (8 << 20) // found.block_bytes
+    stages = [each.stage for each in seen]
+    assert stages == ["weights"] * (len(seen) - 2) + ["warm-up"] * 2
+    weights = [each.done for each in seen[:-2]]
+    assert weights[0] == 0
+    assert weights == sorted(weights)
+    assert weights[-1] == seen[0].total
+    assert [(each.done, each.total) for each in seen[-2:]] == [(0, 1), (1, 1)]
+
+
+def test_startup_config_01_impossible_settings_are_refused_before_the_file_is_opened() -> None:
+    spec = msgspec.structs.replace(SPEC, engine=EngineSettings(block_size=3))
+    with pytest.raises(InvalidSetting, match="--block-size"):
+        load_cpu(launch(spec), lambda progress: None, SystemClock())
+
+
+def test_float16_takes_twice_its_bytes_of_the_file() -> None:
+    tensors = [TensorEntry(kind, (32,), kind, 0, 64) for kind in ("F16", "BF16", "Q4_1", "F32")]
+    assert bytes_needed(tensors) == 5 * 64
+
+
+def test_startup_config_01_weights_that_cannot_fit_are_refused_before_they_are_read() -> None:
+    refuse_too_big(2 * GIB, 2 * GIB)
+    refuse_too_big(2 * GIB, None)  # unknown: try
+    with pytest.raises(NotEnoughMemory) as caught:
+        refuse_too_big(3 * GIB, 2 * GIB)
+    assert caught.value.message == (
+        "the weights take 3.0 GiB, but only 2.0 GiB of memory are free; use a smaller model"
+    )

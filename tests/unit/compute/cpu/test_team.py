@@ -1,0 +1,89 @@
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from headway.compute.cpu.jit import kernel
+from headway.compute.cpu.team import Team, meet
+
+PHASES = 300
+
+
+@kernel
+def phases(thread: int, n: int, counter: int, arrivals: int, cells: Any, sums: Any) -> None:
+    """In every phase each thread writes its cell, and after the meeting adds up all of them.
+
+    A thread that did not wait would read a cell of the phase before, or overwrite one that is
+    still to be read.
+    """
+    for phase in range(sums.shape[1]):
+        cells[thread] = phase * n + thread
+        arrivals = meet(counter, n, arrivals)
+        total = 0
+        for other in range(n):
+            total += cells[other]
+        sums[thread, phase] = total
+        arrivals = meet(counter, n, arrivals)
+
+
+@pytest.fixture(params=[1, 2, 5])
+def team(request: pytest.FixtureRequest) -> Iterator[Team]:
+    found = Team(request.param)
+    yield found
+    found.close()
+
+
+def totals(team: Team, num_threads: int) -> npt.NDArray[np.int64]:
+    cells = np.zeros(num_threads, np.int64)
+    sums = np.full((num_threads, PHASES), -1, np.int64)
+    phases(0, 1, Team(1).counter, 0, cells[:1].copy(), sums[:1, :0])  # compiled here
+    arguments = (num_threads, team.counter, team.arrivals, cells, sums)
+    team.run(lambda thread: phases(thread, *arguments), num_threads)
+    return sums
+
+
+def test_nobody_goes_on_before_all_have_arrived(team: Team) -> None:
+    n = team.num_threads
+    for _ in range(3):  # the counter goes on from where it was
+        phase = np.arange(PHASES)
+        want = phase * n * n + n * (n - 1) // 2
+        assert (totals(team, n) == want).all()
+    assert team.arrivals == 3 * PHASES * 2 * n
+
+
+def test_fewer_threads_than_the_team_has_may_run(team: Team) -> None:
+    assert (totals(team, 1) == np.arange(PHASES)).all()
+    assert team.arrivals == 2 * PHASES
+
+
+def test_the_caller_is_thread_0_and_each_thread_runs_once(team: Team) -> None:
+    seen: dict[int, int] = {}
+    team.run(lambda thread: seen.setdefault(thread, threading.get_ident()), team.num_threads)
+    assert sorted(seen) == list(range(team.num_threads))
+    assert seen[0] == threading.get_ident()
+
+
+def test_what_a_helper_raises_reaches_the_caller() -> None:
+    team = Team(2)
+
+    def work(thread: int) -> None:
+        if thread == 1:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        team.run(work, 2)
+    team.close()
+
+
+def test_closing_ends_the_helpers_and_twice_is_harmless() -> None:
+    team = Team(3)
+    ran: list[threading.Thread] = []
+    team.run(lambda thread: ran.append(threading.current_thread()), 3)
+    helpers = [each for each in ran if each is not threading.current_thread()]
+    assert helpers
+    team.close()
+    team.close()
+    assert not any(each.is_alive() for each in helpers)

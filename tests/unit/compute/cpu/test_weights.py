@@ -1,0 +1,149 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headway.compute.arch.rope import inverse_frequencies
+from headway.compute.cpu.pack import COLUMNS, Format
+from headway.compute.cpu.rope import rotation_tables
+from headway.compute.cpu.weights import (
+    ADDRESS,
+    DOWN,
+    GATE_UP,
+    INPUTS,
+    KIND,
+    OUTPUT,
+    PANELS,
+    QKV,
+    WeightReader,
+    Weights,
+)
+from headway.core.base.errors import ExecutorUnsuitable, ModelFileError
+from tests.parity.cards import read_card
+from tests.parity.tiny_llama import TinyLlama, write_gguf
+
+TINY = TinyLlama(head_dim=32, num_layers=3)
+
+
+def read(path: Path, num_positions: int = 40) -> Weights:
+    return WeightReader(read_card(path)).read(num_positions, lambda done, total: None)
+
+
+def columns(weights: Weights, layer: int, which: int) -> np.ndarray:
+    """The float32 matrix [outputs, inputs] behind one entry of `linears`, and then the head."""
+    packed = weights.packed[layer * 4 + which]
+    described = np.concatenate((weights.linears.reshape(-1, 4), weights.head[None]))
+    assert packed.address == described[layer * 4 + which, ADDRESS]
+    assert packed.format is Format.F32
+    panels = packed.data.view(np.float32).reshape(packed.num_panels, packed.num_inputs, COLUMNS)
+    found: np.ndarray = panels.transpose(0, 2, 1).reshape(-1, packed.num_inputs)
+    assert not found[packed.num_outputs :].any()
+    return found[: packed.num_outputs]
+
+
+def test_matrices_that_share_their_input_are_one_in_order(tmp_path: Path) -> None:
+    weights = read(write_gguf(tmp_path / "m.gguf", TINY))
+    held = TINY.weights()
+    for layer in range(3):
+        for which, stems in (
+            (QKV, ("attn_q", "attn_k", "attn_v")),
+            (OUTPUT, ("attn_output",)),
+            (GATE_UP, ("ffn_gate", "ffn_up")),
+            (DOWN, ("ffn_down",)),
+        ):
+            want = np.concatenate([held[f"blk.{layer}.{stem}.weight"] for stem in stems])
+            assert np.array_equal(columns(weights, layer, which), want), (layer, stems)
+
+
+def test_the_descriptions_are_those_of_the_packed_matrices(tmp_path: Path) -> None:
+    weights = read(write_gguf(tmp_path / "m.gguf", TINY, quantized="Q4_1"))
+    assert weights.linears.shape == (3, 4, 4)
+    assert weights.linears.dtype == np.int64
+    assert (weights.linears[:, :, KIND] == Format.Q4_1).all()
+    assert weights.linears[0, :, INPUTS].tolist() == [64, 128, 64, 96]
+    assert weights.linears[0, :, PANELS].tolist() == [6, 2, 4, 2]
+    assert weights.head[[KIND, INPUTS, PANELS]].tolist() == [Format.Q4_1, 64, 6]
+    assert not (weights.linears[:, :, ADDRESS] % 64).any()
+
+
+def test_norms_stand_layer_after_layer_and_the_output_s_last(tmp_path: Path) -> None:
+    weights = read(write_gguf(tmp_path / "m.gguf", TINY))
+    held = TINY.weights()
+    names = [f"blk.{layer}.{part}_norm" for layer in range(3) for part in ("attn", "ffn")]
+    want = [held[f"{name}.weight"] for name in [*names, "output_norm"]]
+    assert np.array_equal(weights.norms, np.stack(want))
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_the_head_is_the_embedding_only_where_they_are_tied(is_tied: bool, tmp_path: Path) -> None:
+    tiny = TinyLlama(head_dim=32, is_tied=is_tied)
+    weights = read(write_gguf(tmp_path / "m.gguf", tiny))
+    held = tiny.weights()
+    name = "token_embd.weight" if is_tied else "output.weight"
+    assert np.array_equal(columns(weights, tiny.num_layers, 0), held[name])
+    ids = np.array([0, 256, 3, 3])
+    assert np.array_equal(weights.embedding.of(ids), held["token_embd.weight"][ids])
+
+
+def test_types_that_differ_become_float32_and_only_there(tmp_path: Path) -> None:
+    formats = {"blk.1.attn_v.weight": "F16", "blk.2.ffn_down.weight": "BF16"}
+    weights = read(write_gguf(tmp_path / "m.gguf", TINY, quantized="Q8_0", formats=formats))
+    want = np.full((3, 4), Format.Q8_0)
+    want[1, QKV], want[2, DOWN] = Format.F32, Format.BF16
+    assert np.array_equal(weights.linears[:, :, KIND], want)
+    values = TINY.weights()["blk.1.attn_v.weight"].astype(np.float16)
+    assert np.array_equal(columns(weights, 1, QKV)[-64:], values.astype(np.float32))
+
+
+def test_rotation_tables_hold_the_positions_asked_for(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "m.gguf", TINY)
+    weights = read(path, num_positions=17)
+    cosines, sines = rotation_tables(inverse_frequencies(read_card(path), None), 17)
+    assert weights.cosines.shape == (17, 16)
+    assert np.array_equal(weights.cosines, cosines)
+    assert np.array_equal(weights.sines, sines)
+
+
+def test_bytes_are_those_of_all_arrays_that_are_held(tmp_path: Path) -> None:
+    weights = read(write_gguf(tmp_path / "m.gguf", TINY, quantized="Q4_0"))
+    arrays = (weights.norms, weights.cosines, weights.sines)
+    want = sum(each.data.nbytes for each in weights.packed) + sum(a.nbytes for a in arrays)
+    assert weights.num_bytes == want
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_progress_rises_from_nothing_to_all(is_tied: bool, tmp_path: Path) -> None:
+    tiny = TinyLlama(head_dim=32, num_layers=3, is_tied=is_tied)
+    path = write_gguf(tmp_path / "m.gguf", tiny)
+    seen: list[tuple[int, int]] = []
+    WeightReader(read_card(path)).read(8, lambda done, total: seen.append((done, total)))
+    done = [each for each, _ in seen]
+    assert done == sorted(done)
+    assert done[0] == 0
+    assert done[-1] == seen[0][1] == sum(array.nbytes for array in tiny.weights().values())
+    assert {total for _, total in seen} == {done[-1]}
+
+
+def test_a_bias_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "m.gguf", TinyLlama(head_dim=32, has_bias=True))
+    with pytest.raises(ExecutorUnsuitable) as caught:
+        WeightReader(read_card(path))
+    assert caught.value.message == (
+        f"{path}: tensor blk.0.attn_q.bias is a bias, which the CPU executor does not add yet; "
+        "use --executor torch"
+    )
+
+
+@pytest.mark.parametrize("size", [40, 80])
+def test_inputs_that_are_not_whole_groups_name_their_tensors(size: int, tmp_path: Path) -> None:
+    tiny = TinyLlama(head_dim=32, intermediate_size=size)
+    path = write_gguf(tmp_path / "m.gguf", tiny)
+    weights_or_error: Weights | str
+    try:
+        weights_or_error = read(path)
+    except ModelFileError as error:
+        weights_or_error = error.message
+    if isinstance(weights_or_error, str):
+        assert "blk.0.ffn_down.weight" in weights_or_error
+    else:
+        assert weights_or_error.linears[0, DOWN, INPUTS] == size
