@@ -42,7 +42,17 @@ from headway.service.loaders.pre_tokenizers import PRE_TOKENIZERS
 from headway.service.loaders.progress import ConsoleProgress
 
 HERE = Path(__file__).resolve().parent
-PACKAGES = ("headway", "torch", "numpy", "gguf", "tokenizers", "starlette", "uvicorn", "pyzmq")
+PACKAGES = (
+    "headway",
+    "numba",
+    "llvmlite",
+    "numpy",
+    "gguf",
+    "tokenizers",
+    "starlette",
+    "uvicorn",
+    "pyzmq",
+)
 STOP_S = 60.0  # for the server to end after SIGTERM
 POLL_S = 0.2
 
@@ -135,11 +145,13 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(command: list[str], base_url: str, timeout: float) -> Iterator[subprocess.Popen[bytes]]:
+def running(
+    command: list[str], base_url: str, timeout: float, health: str = "/ready"
+) -> Iterator[subprocess.Popen[bytes]]:
     """A server that is ready; it is stopped at the end."""
     process = subprocess.Popen(command)
     try:
-        wait_until_ready(process, base_url, timeout)
+        wait_until_ready(process, base_url + health, timeout)
         yield process
     finally:
         if process.poll() is None:
@@ -151,14 +163,14 @@ def running(command: list[str], base_url: str, timeout: float) -> Iterator[subpr
                 process.wait()
 
 
-def wait_until_ready(process: subprocess.Popen[bytes], base_url: str, timeout: float) -> None:
-    """Return once /ready answers 200; end the program when the server ends or is too slow."""
+def wait_until_ready(process: subprocess.Popen[bytes], url: str, timeout: float) -> None:
+    """Return once the URL answers 200; end the program when the server ends or is too slow."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise SystemExit(f"the server ended with status {process.returncode} (see above)")
         try:
-            if httpx.get(f"{base_url}/ready", timeout=5.0).status_code == httpx.codes.OK:
+            if httpx.get(url, timeout=5.0).status_code == httpx.codes.OK:
                 return
         except httpx.TransportError:
             pass  # not listening yet

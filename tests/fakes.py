@@ -24,6 +24,10 @@ class ByteTokenizer:
         """The text's UTF-8 bytes."""
         return list(text.encode())
 
+    def min_tokens(self, text: str) -> int:
+        """One a byte."""
+        return len(text.encode())
+
     def token_bytes(self, token_id: int) -> bytes:
         """The byte itself."""
         return b"<eos>" if token_id == EOS else bytes((token_id,))

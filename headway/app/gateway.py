@@ -207,7 +207,7 @@ class _Process:
             log_json=settings.log_json,
         )
         observers = Observers(
-            on_report=lambda report: totals.observe(report.status, clock.now()),
+            on_report=lambda _: totals.observe(supervisor.view(), clock.now()),
             on_load=self._show_load,
         )
         supervisor = Supervisor(spec, settings.supervisor, clock, observers)

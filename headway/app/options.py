@@ -302,6 +302,12 @@ OPTIONS: tuple[Option, ...] = (
     Option("max-stop-token-ids", "limits", whole(0), "Most stop token ids (400)"),
     Option("max-logit-bias", "limits", whole(0), "Most entries of logit_bias (400)"),
     Option("max-nesting", "limits", whole(1), "Deepest nesting in tool calls (400)", "levels"),
+    Option(
+        "max-answer-entries",
+        "limits",
+        whole(1),
+        "Most log-probabilities in one answer, candidates counted (400)",
+    ),
     Option("max-name-chars", "limits", whole(1), "Longest model, user, cache_salt (400)"),
     Option(
         "stall-timeout",

@@ -83,17 +83,18 @@ def plan_attention(
     tokens, shared_tiles = list_tokens(shared, num_tokens, tile)
     tiles = cut_rows(starts, num_tokens, begin, shared_tiles, tile)
     units, cost = cut_tiles(tiles, group, shape.num_kv_heads, threads)
-    positions, partial_base, split_tokens, sizes = place_partials(
-        starts, num_tokens, tokens, units, num_heads * (shape.head_dim + PARTIAL_EXTRA)
-    )
+    positions = np.empty(num_tokens.sum(), dtype=np.int32)
+    chunk_floats = num_heads * (shape.head_dim + PARTIAL_EXTRA)
+    partial_base, sizes = place_partials(starts, num_tokens, tokens, units, chunk_floats, positions)
+    split_tokens = np.flatnonzero(sizes)
     return AttentionPlan(
         units=units,
         tokens=tokens,
         positions=positions,
         partial_base=partial_base,
-        split_tokens=split_tokens,
+        split_tokens=split_tokens.astype(np.int32),
         unit_bounds=even_bounds(cost, threads),
-        merge_bounds=even_bounds(np.repeat(sizes, shape.num_kv_heads), threads),
+        merge_bounds=even_bounds(np.repeat(sizes[split_tokens], shape.num_kv_heads), threads),
         partial_floats=int(sizes.sum()),
     )
 
@@ -162,8 +163,12 @@ def cut_rows(starts: Any, num_tokens: Any, begin: Any, shared_tiles: Any, tile: 
         total += (num_tokens[row] + tile - 1) // tile
     tiles = np.empty((total, 7), dtype=np.int64)
     for i in range(num_shared):
+        tiles[i, 0], tiles[i, 1], tiles[i, 2] = (
+            shared_tiles[i, 0],
+            shared_tiles[i, 1],
+            shared_tiles[i, 2],
+        )
         chunk = shared_tiles[i, 3]
-        tiles[i, :3] = shared_tiles[i, :3]
         tiles[i, 3], tiles[i, 4], tiles[i, 5], tiles[i, 6] = chunk, chunk + 1, CHUNK, 1
     done, first = num_shared, 0
     for row in range(len(starts)):
@@ -179,18 +184,29 @@ def cut_rows(starts: Any, num_tokens: Any, begin: Any, shared_tiles: Any, tile: 
 
 
 @kernel
+def tile_cost(tiles: Any, i: int, group: int) -> float:
+    """Query rows times positions, and something for the way there."""
+    return float(tiles[i, 1] * group * tiles[i, 5] + UNIT_OVERHEAD)
+
+
+@kernel
 def cut_tiles(tiles: Any, group: int, num_kv_heads: int, threads: int) -> Any:
     """The plan's units, one for each tile, KV head and range of chunks; and what each costs.
 
     A tile is cut into ranges of chunks where it would keep the other threads waiting.
     """
-    cost = tiles[:, 1] * group * tiles[:, 5] + UNIT_OVERHEAD
-    share = cost.sum() * num_kv_heads / (PIECES_PER_THREAD * threads)
-    pieces = np.ones(len(tiles), dtype=np.int64)
+    total = 0.0
     for i in range(len(tiles)):
-        if threads > 1 and cost[i] > 2 * share:
-            pieces[i] = min(tiles[i, 4] - tiles[i, 3], np.int64(np.ceil(cost[i] / share)))
-    num_units = pieces.sum() * num_kv_heads
+        total += tile_cost(tiles, i, group)
+    share = total * num_kv_heads / (PIECES_PER_THREAD * threads)
+    pieces = np.empty(len(tiles), dtype=np.int64)
+    num_units = 0
+    for i in range(len(tiles)):
+        cost = tile_cost(tiles, i, group)
+        pieces[i] = 1
+        if threads > 1 and cost > 2 * share:
+            pieces[i] = min(tiles[i, 4] - tiles[i, 3], int(cost / share) + 1)
+        num_units += pieces[i] * num_kv_heads
     units = np.empty((num_units, 7), dtype=np.int64)
     unit_cost = np.empty(num_units, dtype=np.float64)
     done = 0
@@ -204,38 +220,38 @@ def cut_tiles(tiles: Any, group: int, num_kv_heads: int, threads: int) -> Any:
                 units[done, ROW], units[done, KV_HEAD] = tiles[i, 2], kv_head
                 units[done, FIRST_CHUNK], units[done, END_CHUNK] = begin + first, begin + end
                 units[done, SPLIT] = tiles[i, 6] or pieces[i] > 1
-                unit_cost[done] = cost[i] * (end - first) / chunks
+                unit_cost[done] = tile_cost(tiles, i, group) * (end - first) / chunks
                 done += 1
     return units, unit_cost
 
 
 @kernel
-def place_partials(starts: Any, num_tokens: Any, tokens: Any, units: Any, chunk_floats: int) -> Any:
-    """The plan's positions, partial_base and split_tokens; and the floats of each split token.
+def place_partials(
+    starts: Any, num_tokens: Any, tokens: Any, units: Any, chunk_floats: int, positions: Any
+) -> Any:
+    """Fill the plan's positions; returns its partial_base, and each token's floats there.
 
     chunk_floats  floats of a chunk's partial sums, all heads of one token
     """
-    total = num_tokens.sum()
-    positions = np.empty(total, dtype=np.int32)
-    base = np.full(total, -1, dtype=np.int64)
+    base = np.empty(len(positions), dtype=np.int64)
+    sizes = np.empty(len(positions), dtype=np.int64)
     token = 0
     for row in range(len(starts)):
         for i in range(num_tokens[row]):
             positions[token] = starts[row] + i
+            base[token], sizes[token] = -1, 0
             token += 1
     for u in range(len(units)):
         if units[u, SPLIT]:
             for i in range(units[u, FIRST], units[u, FIRST] + units[u, COUNT]):
-                base[tokens[i]] = 0
-    split_tokens = np.flatnonzero(base == 0).astype(np.int32)
-    sizes = np.empty(len(split_tokens), dtype=np.int64)
+                token = tokens[i]
+                sizes[token] = (positions[token] // CHUNK + 1) * chunk_floats
     used = 0
-    for i in range(len(split_tokens)):
-        token = split_tokens[i]
-        sizes[i] = (positions[token] // CHUNK + 1) * chunk_floats
-        base[token] = used
-        used += sizes[i]
-    return positions, base, split_tokens, sizes
+    for token in range(len(positions)):
+        if sizes[token] > 0:
+            base[token] = used
+            used += sizes[token]
+    return base, sizes
 
 
 def even_bounds(cost: npt.NDArray[Any], threads: int) -> Ints:

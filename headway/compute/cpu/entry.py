@@ -14,8 +14,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from headway.compute.cpu import linear_avx2, linear_avx512, linear_avxvnni, linear_plain
+from headway.compute.cpu import linear_avx2, linear_avx512, linear_avxvnni, linear_portable
 from headway.compute.cpu.features import Isa
+from headway.compute.cpu.jit import OPTIONS
 
 NUM_ARGUMENTS = 12  # of gemm; see linear.py
 SIGNATURE = types.void(*[types.intp] * NUM_ARGUMENTS)
@@ -33,21 +34,23 @@ def _avx2(kind, w, inputs, first, end, x, ldx, xs, xsum, rows, out, ldo):  # typ
     linear_avx2.gemm(kind, w, inputs, first, end, x, ldx, xs, xsum, rows, out, ldo)
 
 
-def _plain(kind, w, inputs, first, end, x, ldx, xs, xsum, rows, out, ldo):  # type: ignore[no-untyped-def]
-    linear_plain.gemm(kind, w, inputs, first, end, x, ldx, xs, xsum, rows, out, ldo)
+def _portable(kind, w, inputs, first, end, x, ldx, xs, xsum, rows, out, ldo):  # type: ignore[no-untyped-def]
+    linear_portable.gemm(kind, w, inputs, first, end, x, ldx, xs, xsum, rows, out, ldo)
 
 
 ENTRIES = {
     Isa.AVX512_VNNI: _avx512,
     Isa.AVX_VNNI: _avxvnni,
     Isa.AVX2: _avx2,
-    Isa.PLAIN: _plain,
+    Isa.PLAIN: _portable,
 }
 
 
 @cache
 def _compiled(isa: Isa) -> Any:
-    compile_entry = numba.cfunc(SIGNATURE, nopython=True, cache=True, error_model="numpy")
+    compile_entry = numba.cfunc(
+        SIGNATURE, nopython=True, cache=OPTIONS["cache"], error_model="numpy"
+    )
     return compile_entry(ENTRIES[isa])
 
 

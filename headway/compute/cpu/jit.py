@@ -14,12 +14,14 @@ OPTIONS: dict[str, Any] = {
     "error_model": "numpy",
     "boundscheck": False,
     "fastmath": False,
-    "cache": True,
+    # Only where `kernel_cache.prepare` gave it a folder: Numba's own choice, beside the
+    # sources, would keep a kernel whose helpers in other files have changed.
+    "cache": bool(numba.config.CACHE_DIR),
 }
 
 
 def kernel(function: Kernel) -> Kernel:
-    """Compile at the first call, without the interpreter lock; cached on disk."""
+    """Compile at the first call, without the interpreter lock."""
     compiled: Kernel = numba.njit(**OPTIONS)(function)
     return compiled
 

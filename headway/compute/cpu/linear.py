@@ -30,7 +30,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headway.compute.cpu import linear_avx2, linear_avx512, linear_avxvnni, linear_plain
+from headway.compute.cpu import (
+    linear_avx2,
+    linear_avx512,
+    linear_avxvnni,
+    linear_plain,
+    linear_portable,
+)
 from headway.compute.cpu.features import Isa
 from headway.compute.cpu.pack import Format, PackedLinear
 from headway.compute.cpu.quantize import quantize_rows
@@ -57,8 +63,10 @@ KERNELS: Mapping[Isa, LinearKernels] = {
     Isa.AVX512_VNNI: _kernels(linear_avx512),
     Isa.AVX_VNNI: _kernels(linear_avxvnni),
     Isa.AVX2: _kernels(linear_avx2),
-    Isa.PLAIN: _kernels(linear_plain),
+    Isa.PLAIN: _kernels(linear_portable),
 }
+# Readable Numba without vector code: what the others are tested against. Slow.
+READABLE = _kernels(linear_plain)
 
 
 def kernels_for(isa: Isa) -> LinearKernels:

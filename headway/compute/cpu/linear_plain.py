@@ -1,4 +1,8 @@
-"""Linear layers for every CPU, in plain Numba; see linear.py. The readable form of micro.py."""
+"""Linear layers in plain Numba: the readable form of micro.py, which the tests hold it against.
+
+It runs on every CPU but is slow; linear_portable.py serves those that have no kernels of their
+own. The signatures are in linear.py.
+"""
 
 from typing import Any
 

@@ -22,8 +22,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from headway.compute.cpu.micro_dot import Bytes, Dot, Vnni, VnniPair, Words
-from headway.compute.cpu.micro_emit import F32, HALF, I32, I64, Emit
+from headway.compute.cpu.micro_dot import Bytes, Dot, Portable, Vnni, VnniPair, Words
+from headway.compute.cpu.micro_emit import F32, I32, I64, Emit
 from headway.compute.cpu.pack import COLUMNS, GROUP, Format
 
 STEP = 4  # inputs of one dot product instruction
@@ -69,6 +69,8 @@ class Operands:
 def _dot(format_: Format, tile: Tile, *, vnni: bool) -> Dot:
     if vnni:
         return VnniPair() if tile.lanes == 8 else Vnni()
+    if tile.lanes == 4:
+        return Portable()
     return Words() if format_ is Format.Q8_0 else Bytes()
 
 
@@ -79,7 +81,8 @@ def quantized(format_: Format, tile: Tile, *, vnni: bool = True) -> Any:
     With each group a group's worth of memory from `ahead` on is fetched into the cache, and
     `ahead` moves on by `ahead_stride`.
 
-    vnni  whether the CPU has the 8-bit dot product at this width; else AVX2 is used
+    vnni  whether the CPU has the 8-bit dot product at this width; else AVX2 is used for 8
+          lanes, and what every CPU has for 4
     """
     signature = types.void(*[types.intp] * 12)
 
@@ -202,15 +205,14 @@ class _Quantized:
 
     def _floats(self, scales: Any, group: Any, totals: Any, sums: Any) -> Any:
         b, e, ops = self.b, self.e, self.ops
-        halves = ir.VectorType(HALF, e.lanes)
         new = {}
         four_groups = b.mul(group, ir.Constant(I64, 4))
         for vector in range(self.tile.vectors):
             at = e.at(scales, 2 * e.lanes * vector)
-            scale = b.fpext(e.load(at, halves, 2 * e.lanes), e.floats)
+            scale = e.halves(at)
             least = None
             if self.format is Format.Q4_1:
-                least = b.fpext(e.load(e.at(at, 2 * COLUMNS), halves, 2 * e.lanes), e.floats)
+                least = e.halves(e.at(at, 2 * COLUMNS))
             for row in range(self.tile.rows):
                 xs = e.load(b.add(self._row(ops.xs, ops.xs_stride, row), four_groups), F32, 4)
                 product = b.fmul(scale, e.splat(xs))

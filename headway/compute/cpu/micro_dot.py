@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from llvmlite import ir
 
-from headway.compute.cpu.micro_emit import I8, I16, Emit
+from headway.compute.cpu.micro_emit import I8, I16, I32, Emit
 
 
 class Dot(Protocol):
@@ -90,6 +90,29 @@ class Words:
 
     def finish(self, e: Emit, total: Any, offset: Any) -> Any:
         """See Dot."""
+        return total
+
+
+class Portable(Words):
+    """As Words, in instructions of no particular CPU; LLVM finds what the machine has."""
+
+    def step(self, e: Emit, total: Any, weights: Any, operand: Any) -> Any:
+        """See Dot."""
+        count = 2 * e.lanes
+        words, wide = ir.VectorType(I16, count), ir.VectorType(I32, count)
+        even = e.b.bitcast(e.b.and_(weights, e.whole(0x00FF00FF)), words)
+        odd = e.b.lshr(e.b.bitcast(weights, words), ir.Constant(words, [8] * count))
+        for part, values in zip((even, odd), operand, strict=True):
+            products = e.b.mul(e.b.sext(part, wide), e.b.sext(values, wide))
+            pair = [
+                e.b.shuffle_vector(
+                    products,
+                    ir.Constant(wide, ir.Undefined),
+                    ir.Constant(e.ints, list(range(first, count, 2))),
+                )
+                for first in (0, 1)
+            ]
+            total = e.b.add(total, e.b.add(*pair))
         return total
 
 

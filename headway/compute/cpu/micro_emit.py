@@ -56,7 +56,25 @@ class Emit:
 
     def zero(self) -> Any:
         """0.0 in every lane."""
-        return ir.Constant(self.floats, [0.0] * self.lanes)
+        return self.whole_float(0.0)
+
+    def halves(self, address: Any) -> Any:
+        """Finite float16 numbers as float32, exactly."""
+        b = self.b
+        if self.lanes > 4:
+            kind = ir.VectorType(HALF, self.lanes)
+            return b.fpext(self.load(address, kind, 2 * self.lanes), self.floats)
+        # Not every CPU converts, and LLVM's library call for it is not always there. Moved
+        # into a float32's fields, the exponents are 112 too small; the product is exact.
+        bits = b.zext(self.load(address, ir.VectorType(I16, self.lanes), 8), self.ints)
+        fields = b.shl(b.and_(bits, self.whole(0x7FFF)), self.whole(13))
+        scaled = b.fmul(b.bitcast(fields, self.floats), self.whole_float(2.0**112))
+        sign = b.shl(b.and_(bits, self.whole(0x8000)), self.whole(16))
+        return b.bitcast(b.or_(b.bitcast(scaled, self.ints), sign), self.floats)
+
+    def whole_float(self, value: float) -> Any:
+        """A float constant in every lane."""
+        return ir.Constant(self.floats, [value] * self.lanes)
 
     def fma(self, left: Any, right: Any, plus: Any) -> Any:
         """left * right + plus, rounded once."""

@@ -35,7 +35,7 @@ def floating(format_: Format, tile: Tile) -> Any:
 
 def _weight(e: Emit, format_: Format, address: Any) -> Any:
     if format_ is Format.F32:
-        return e.load(address, e.floats, 32)
+        return e.load(address, e.floats, 16)
     bits = e.load(address, ir.VectorType(I16, e.lanes), 2 * e.lanes)
     return e.b.bitcast(e.b.shl(e.b.zext(bits, e.ints), e.whole(16)), e.floats)
 

@@ -9,7 +9,15 @@ import numpy.typing as npt
 from headway.compute.arch.family import Part, TensorSpec
 from headway.compute.arch.registry import tensor_specs
 from headway.compute.arch.rope import inverse_frequencies
-from headway.compute.cpu.pack import PackedLinear, RawMatrix, pack
+from headway.compute.cpu.pack import (
+    FORMAT_OF,
+    Arena,
+    PackedLinear,
+    RawMatrix,
+    num_panels,
+    pack,
+    panel_bytes,
+)
 from headway.compute.cpu.rope import rotation_tables
 from headway.compute.formats.blocks import expand
 from headway.compute.formats.gguf import GgufTensors
@@ -79,12 +87,16 @@ class WeightReader:
         """Everything; `progress` is told bytes read and bytes in all."""
         card = self._card
         progress(0, self._total)
+        head_part = Part.HEAD if (None, Part.HEAD) in self._specs else Part.EMBEDDING
+        wanted = [(layer, parts) for layer in range(card.num_layers) for parts in LINEARS]
+        # One piece of memory: the system gives large pages to large pieces only, and a step
+        # reads all of it once, in this order.
+        arena = Arena(sum(self._size(*key) for key in [*wanted, (None, (head_part,))]))
         layers = []
         for layer in range(card.num_layers):
-            layers.append([self._packed(layer, parts) for parts in LINEARS])
+            layers.append([self._packed(layer, parts, arena) for parts in LINEARS])
             progress(self._done, self._total)
-        head_part = Part.HEAD if (None, Part.HEAD) in self._specs else Part.EMBEDDING
-        head = self._packed(None, (head_part,))
+        head = self._packed(None, (head_part,), arena)
         embedding_spec = self._specs[None, Part.EMBEDDING]
         factors = self._specs.get((None, Part.ROPE_FACTORS))
         frequencies = inverse_frequencies(card, None if factors is None else self._floats(factors))
@@ -108,21 +120,34 @@ class WeightReader:
             + sines.nbytes,
         )
 
-    def _packed(self, layer: int | None, parts: Sequence[Part]) -> PackedLinear:
-        """One matrix of several that share their input.
+    def _type_of(self, specs: Sequence[TensorSpec]) -> str:
+        """The type of matrices that share their input.
 
-        Where their types differ they become float32, which holds every type's numbers.
+        Where they differ it is float32, which holds every type's numbers.
         """
+        names = {self._file.type_name(spec) for spec in specs}
+        return names.pop() if len(names) == 1 else "F32"
+
+    def _size(self, layer: int | None, parts: Sequence[Part]) -> int:
+        """Bytes that `_packed` will take."""
         specs = [self._specs[layer, part] for part in parts]
-        if len({self._file.type_name(spec) for spec in specs}) == 1:
-            matrices = [RawMatrix(self._file.type_name(s), self._blocks(s)) for s in specs]
+        outputs = sum(spec.shape[0] for spec in specs)
+        kind = FORMAT_OF[self._type_of(specs)]
+        return num_panels(outputs) * panel_bytes(kind, specs[0].shape[1])
+
+    def _packed(self, layer: int | None, parts: Sequence[Part], arena: Arena) -> PackedLinear:
+        """One matrix of several that share their input."""
+        specs = [self._specs[layer, part] for part in parts]
+        common = self._type_of(specs)
+        if all(self._file.type_name(spec) == common for spec in specs):
+            matrices = [RawMatrix(common, self._blocks(spec)) for spec in specs]
         else:
             matrices = [
                 RawMatrix("F32", np.ascontiguousarray(self._floats(s)).view(np.uint8))
                 for s in specs
             ]
         try:
-            (packed,) = pack(matrices)
+            (packed,) = pack(matrices, arena)
         except ValueError as error:
             names = ", ".join(spec.name for spec in specs)
             raise ModelFileError(self._card.path, f"tensors {names}: {error}") from error

@@ -15,8 +15,6 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-BLOCK_VALUES = 32
-
 Bytes2d = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 

@@ -20,7 +20,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     max_model_len: int | str | None = None  # tokens of prompt and answer together
     max_num_seqs: int = 32  # sequences in one step
-    max_num_batched_tokens: int = 512  # tokens in one step
+    max_num_batched_tokens: int = 256  # tokens in one step; a chunk is a running stream's wait
     block_size: int = 16  # tokens in one KV block
     kv_cache_memory_bytes: int | None = None
     enable_prefix_caching: bool = True

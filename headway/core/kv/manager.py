@@ -53,26 +53,51 @@ class KvManager:
         """Blocks that a sequence could get now."""
         return Blocks(self._pool.num_free + self._pool.num_cached)
 
-    def open(self, tokens: Sequence[int], salt: bytes, *, use_cache: bool = True) -> BlockTable:
+    def open(
+        self,
+        tokens: Sequence[int],
+        salt: bytes,
+        *,
+        use_cache: bool = True,
+        names: list[bytes] | None = None,
+    ) -> BlockTable:
         """A table for a sequence that will compute `tokens`, with its cached prefix in it.
 
         At least the last token is always left to compute, because its logits are needed.
-        `num_cached` of the table says how many tokens need not be computed.
+        `num_cached` of the table says how many tokens need not be computed. `names` are those
+        of the tokens' leading blocks as far as they are known; the table goes on with that
+        very list, so that a sequence that is opened again has nothing named twice.
         """
         table = BlockTable(self.grid.take_row(), hashing.root(self._model, salt))
+        if names is not None:
+            table.hashes = names
         if not (self._caching and use_cache):
             return table
         usable = (len(tokens) - 1) // self.block_size
-        name = table.root
-        for index in range(usable):
-            name = hashing.chain(name, self._slice(tokens, index))
-            table.hashes.append(name)
-        found = self._tree.match(table.hashes)
+        self._name(table, tokens, usable)
+        found = self._tree.match(table.hashes[:usable])
         self._pool.share(found)
         self._append(table, found)
         table.num_named = len(found)
         table.num_cached = len(found) * self.block_size
         return table
+
+    def next_to_compute(
+        self, tokens: Sequence[int], salt: bytes, names: list[bytes]
+    ) -> bytes | None:
+        """Name of the first full block of `tokens` that is not cached.
+
+        None when all that could be shared is there, or nothing is ever shared. `names` as in
+        `open`.
+        """
+        if not self._caching:
+            return None
+        table = BlockTable(0, hashing.root(self._model, salt))
+        table.hashes = names
+        usable = (len(tokens) - 1) // self.block_size
+        self._name(table, tokens, usable)
+        num_found = len(self._tree.match(names[:usable]))
+        return names[num_found] if num_found < usable else None
 
     def fork(self, parent: BlockTable, num_tokens: int) -> BlockTable:
         """A table that shares the parent's blocks for its first `num_tokens` computed tokens.
@@ -122,9 +147,7 @@ class KvManager:
         if not self._caching:
             return
         full = num_computed // self.block_size
-        while len(table.hashes) < full:
-            above = table.hashes[-1] if table.hashes else table.root
-            table.hashes.append(hashing.chain(above, self._slice(tokens, len(table.hashes))))
+        self._name(table, tokens, full)
         for index in range(table.num_named, full):
             block, name = table.blocks[index], table.hashes[index]
             if self._tree.insert(name, table.hashes[index - 1] if index else None, block):
@@ -169,6 +192,12 @@ class KvManager:
                 return False  # what is cached lies above blocks that are still held
             self._pool.forget(block)
         return True
+
+    def _name(self, table: BlockTable, tokens: Sequence[int], count: int) -> None:
+        """Names of the leading `count` blocks of `tokens`, those that are not known yet."""
+        while len(table.hashes) < count:
+            above = table.hashes[-1] if table.hashes else table.root
+            table.hashes.append(hashing.chain(above, self._slice(tokens, len(table.hashes))))
 
     def _append(self, table: BlockTable, blocks: Sequence[int]) -> None:
         for block in blocks:

@@ -47,7 +47,6 @@ class ReplicaFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     """The replica could not start, or its loop ended; `message` is one line for people."""
 
     message: str
-    is_start_error: bool  # True: the settings or the model are wrong, a restart cannot help
 
 
 class StepReport(msgspec.Struct, frozen=True, kw_only=True, tag="report"):

@@ -16,6 +16,10 @@ from headway.core.sched.chunks import chunk
 from headway.core.sched.queue import WaitingQueue
 from headway.core.sched.sequence import Sequence, State
 
+# Blocks that a sequence which was thrown out leaves free for each running one when it comes
+# back: with one, it would be thrown out again within a block's tokens.
+RETURN_BLOCKS = 4
+
 
 @dataclass(slots=True)
 class Row:
@@ -110,13 +114,15 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Start waiting sequences in order, until slots, budget or blocks run out."""
+        coming = self._coming_blocks()
         for sequence in list(self.queue):
             if self._budget < 1 or self.num_free_slots < 1:
                 return
-            if self._waits_for_leader(sequence):
+            if self._waits_for_leader(sequence) or self._waits_for_prefix(sequence, coming):
                 continue
             if not self._start(sequence):
                 return
+            coming |= self._coming_from(sequence)
 
     def _start(self, sequence: Sequence) -> bool:
         """Give a waiting sequence blocks and its first rows; False, and nothing taken, if not."""
@@ -140,23 +146,59 @@ class Scheduler:
             # The last prompt token is computed again: its logits are what is drawn from.
             computed = sequence.num_prompt - 1
             table = self.kv.fork(leader.table, computed)
+            sequence.names = table.hashes
         else:
             use_cache = not (request.sampling.prompt_logprobs and leader is sequence)
-            table = self.kv.open(sequence.tokens, request.cache_salt, use_cache=use_cache)
+            table = self.kv.open(
+                sequence.tokens, request.cache_salt, use_cache=use_cache, names=sequence.names
+            )
             computed = table.num_cached
         sequence.num_computed = sequence.num_planned = computed
         return table
 
     def _has_room(self, sequence: Sequence) -> bool:
-        """Room for all its known tokens, and one block more for each that runs already.
+        """Room for all its known tokens, and for what each that runs will need before long.
 
         Without the spare blocks a newcomer would take the last ones, and would be thrown
-        out again as soon as an earlier sequence crosses the border of a block.
+        out again as soon as an earlier sequence crosses the border of a block. One that was
+        thrown out already has computed more to lose, and waits for more of them. When
+        nothing runs, it needs no more than its own.
         """
+        ahead = RETURN_BLOCKS if sequence.num_outputs else 1
+        spare = sum(self._still_needs(other, ahead) for other in self.running.values())
+        return self.kv.num_available >= self._still_needs(sequence, 0) + spare
+
+    def _still_needs(self, sequence: Sequence, ahead: int) -> int:
+        """Blocks that it lacks for its known tokens and `ahead` more blocks of its answer."""
         assert sequence.table is not None, f"sequence {sequence.id} has no table"
-        size = self.kv.block_size
-        missing = blocks_for(len(sequence.tokens), size) - len(sequence.table.blocks)
-        return self.kv.num_available >= missing + len(self.running)
+        size, most = self.kv.block_size, sequence.group.request.sampling.max_tokens
+        known = blocks_for(len(sequence.tokens), size)
+        last = blocks_for(sequence.num_prompt + most, size)
+        return min(known + ahead, last) - len(sequence.table.blocks)
+
+    def _coming_blocks(self) -> set[bytes]:
+        """Names of the blocks that running sequences are about to compute of their prompts."""
+        coming: set[bytes] = set()
+        for sequence in self.running.values():
+            coming |= self._coming_from(sequence)
+        return coming
+
+    def _coming_from(self, sequence: Sequence) -> set[bytes]:
+        if sequence.num_computed >= sequence.num_prompt:
+            return set()
+        return set(sequence.names[sequence.num_computed // self.kv.block_size :])
+
+    def _waits_for_prefix(self, sequence: Sequence, coming: set[bytes]) -> bool:
+        """True when the next block it would compute is being computed by a running sequence.
+
+        So sixteen requests with one new beginning compute it once. The one that computes it
+        runs in every step; should it stop, the others no longer wait.
+        """
+        request = sequence.group.request
+        if not coming or (request.sampling.prompt_logprobs and sequence.choice == 0):
+            return False
+        name = self.kv.next_to_compute(sequence.tokens, request.cache_salt, sequence.names)
+        return name is not None and name in coming
 
     @staticmethod
     def _waits_for_leader(sequence: Sequence) -> bool:

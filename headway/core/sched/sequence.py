@@ -60,6 +60,7 @@ class Sequence:
         "choice",
         "group",
         "id",
+        "names",
         "num_computed",
         "num_pending",
         "num_planned",
@@ -83,6 +84,7 @@ class Sequence:
         self.num_pending = 0  # tokens being sampled by steps in flight
         self.state = State.WAITING
         self.table: BlockTable | None = None
+        self.names: list[bytes] = []  # of its full blocks, made once; known tokens never change
         self.sampling_state = SamplingState(
             sampling=group.request.sampling,
             choice=choice,

@@ -3,7 +3,20 @@
 from typing import Protocol
 
 
-class Tokenizer(Protocol):
+class Encodes(Protocol):
+    """Text to ids."""
+
+    def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Ids of `text`.
+
+        `add_special` puts the model's own BOS first, if the file says so and the text
+        does not already begin with it. `parse_special` reads control tokens written out
+        in the text as such (for rendered templates); without it they are plain text.
+        """
+        ...
+
+
+class Tokenizer(Encodes, Protocol):
     """Text to ids for the gateway, ids to bytes for the engine.
 
     All methods are safe to call from several threads at once.
@@ -19,12 +32,10 @@ class Tokenizer(Protocol):
         """Ids that end a sequence (end of text, end of turn)."""
         ...
 
-    def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """Ids of `text`.
+    def min_tokens(self, text: str) -> int:
+        """A number of ids that `encode` makes of `text` at least, found without encoding it.
 
-        `add_special` puts the model's own BOS first, if the file says so and the text
-        does not already begin with it. `parse_special` reads control tokens written out
-        in the text as such (for rendered templates); without it they are plain text.
+        From the longest token there is; 0 where a text may have bytes that give no token.
         """
         ...
 

@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-import msgspec
-
 from headway.core.base.clock import Clock
 from headway.core.base.metrics import CATALOGUE
 from headway.core.engine.settings import EngineSettings, waiting_limit
@@ -61,12 +59,11 @@ def assemble(needs: GatewayNeeds) -> Assembled:
     exporter.add_source(gauges.samples)
     directory = Directory(needs.model, needs.replica.view)
     condition = Condition(needs.replica.view, needs.settings.live_timeout)
-    relay = Relay(needs.replica, admitter, needs.encoder, needs.clock, Seeds(needs.seed))
-    # One limit for the body, whoever looks at it.
-    limits = msgspec.structs.replace(needs.api_limits, max_body_bytes=needs.settings.max_body_bytes)
+    seeds = Seeds(needs.seed)
+    relay = Relay(needs.replica, admitter, needs.encoder, needs.clock, seeds, needs.api_limits)
     parts = Parts(
         settings=needs.settings,
-        api_limits=limits,
+        api_limits=needs.api_limits,
         clock=needs.clock,
         admitter=admitter,
         relay=relay,

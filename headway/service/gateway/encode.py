@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-from headway.core.text.tokenizer import Tokenizer
+from headway.core.text.tokenizer import Encodes, Tokenizer
+from headway.service.openai.resolve import BoundedTokenizer
 from headway.service.openai.schema import ChatRequest, CompletionRequest
 
 T = TypeVar("T")
@@ -19,7 +20,7 @@ class Template(Protocol):
     def encode(
         self,
         messages: Sequence[Mapping[str, object]],
-        tokenizer: Tokenizer,
+        tokenizer: Encodes,
         *,
         add_generation_prompt: bool,
     ) -> list[int]:
@@ -39,9 +40,13 @@ class Encoder:
         self._template = template
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="encode")
 
-    async def prompts(self, request: ChatRequest | CompletionRequest) -> Prompts:
-        """Token ids, one entry a prompt; raises InvalidRequest."""
-        return await self.run(lambda: self._encode(request))
+    async def prompts(self, request: ChatRequest | CompletionRequest, context: int) -> Prompts:
+        """Token ids, one entry a prompt; raises InvalidRequest.
+
+        Text that cannot fit into a context of so many tokens is refused before it is encoded,
+        if its bytes tell.
+        """
+        return await self.run(lambda: self._encode(request, context))
 
     async def run(self, work: Callable[[], T]) -> T:
         """Any other work that is too long for the event loop."""
@@ -51,16 +56,19 @@ class Encoder:
         """Drop what waits; what runs ends by itself."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _encode(self, request: ChatRequest | CompletionRequest) -> Prompts:
+    def _encode(self, request: ChatRequest | CompletionRequest, context: int) -> Prompts:
         if isinstance(request, ChatRequest):
-            ids = self._template.encode(
-                request.messages, self.tokenizer, add_generation_prompt=True
-            )
+            bounded = BoundedTokenizer(self.tokenizer, request, 0, context)
+            ids = self._template.encode(request.messages, bounded, add_generation_prompt=True)
             return (tuple(ids),)
-        return tuple(self._encode_prompt(prompt) for prompt in request.prompts)
+        return tuple(
+            _encode_prompt(prompt, BoundedTokenizer(self.tokenizer, request, index, context))
+            for index, prompt in enumerate(request.prompts)
+        )
 
-    def _encode_prompt(self, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
-        if not isinstance(prompt, str):
-            return prompt
-        # A raw prompt may be a conversation that the client rendered: its control tokens count.
-        return tuple(self.tokenizer.encode(prompt, add_special=True, parse_special=True))
+
+def _encode_prompt(prompt: str | tuple[int, ...], tokenizer: Encodes) -> tuple[int, ...]:
+    if not isinstance(prompt, str):
+        return prompt
+    # A raw prompt may be a conversation that the client rendered: its control tokens count.
+    return tuple(tokenizer.encode(prompt, add_special=True, parse_special=True))

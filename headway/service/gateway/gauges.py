@@ -11,7 +11,7 @@ from headway.core.messages.health import ReplicaStatus
 from headway.core.route.admit import Admitter
 from headway.service.gateway.meter import Meter
 from headway.service.observe.prometheus import Sample
-from headway.service.wire.transport import ReplicaState, Transport
+from headway.service.wire.transport import ReplicaState, ReplicaView, Transport
 
 SAMPLE_S = 1.0  # the shortest time between two samples of the window
 TOTALS: Mapping[str, tuple[metrics.Metric, ...]] = {
@@ -39,6 +39,7 @@ class EngineTotals:
     def __init__(self) -> None:
         self._lost: dict[str, int] = dict.fromkeys(TOTALS, 0)  # by processes that have ended
         self._last: dict[str, int] = dict.fromkeys(TOTALS, 0)
+        self._process = 0  # the number of restarts before it
         self._rows = 0  # sequences in all steps so far
         self._window: deque[_Sampled] = deque()
 
@@ -47,14 +48,18 @@ class EngineTotals:
         """What all processes of the engine have counted so far."""
         return {name: self._lost[name] + self._last[name] for name in TOTALS}
 
-    def observe(self, status: ReplicaStatus, now: Seconds) -> None:
-        """Take the engine's latest status.
+    def observe(self, view: ReplicaView, now: Seconds) -> None:
+        """Take the engine's latest status, if it has one.
 
         Called at every step, sizes of steps are exact; called less often, the steps in
         between are taken to be as large as the last one.
         """
+        status = view.status
+        if status is None:
+            return
         fresh = {name: int(getattr(status, name)) for name in TOTALS}
-        if any(fresh[name] < self._last[name] for name in TOTALS):  # another process
+        if view.restarts != self._process:
+            self._process = view.restarts
             self._lost = self.totals
             self._last = dict.fromkeys(TOTALS, 0)
         self._rows += status.last_step_rows * (fresh["num_steps"] - self._last["num_steps"])
@@ -103,9 +108,7 @@ class Gauges:
 
     def tick(self) -> None:
         """Sample the engine, so that rates are right also between scrapes."""
-        status = self._transport.view().status
-        if status is not None:
-            self._totals.observe(status, self._meter.clock.now())
+        self._totals.observe(self._transport.view(), self._meter.clock.now())
 
     def samples(self) -> Iterator[Sample]:
         """All values, as of now."""

@@ -98,11 +98,11 @@ class Exchange:
 
     async def start(self, status: int, headers: Iterable[Header]) -> None:
         """Send the status line and the header, X-Request-Id added."""
-        self.is_started = True
         named = (b"x-request-id", self.shown_id.encode("ascii"))
         await self._write(
             {"type": "http.response.start", "status": status, "headers": [*headers, named]}
         )
+        self.is_started = True  # only now: who is cancelled while it waits has sent nothing
 
     async def write(self, data: bytes, *, is_last: bool = False) -> None:
         """Send a part of the body whole; waits while what was sent before is not read."""

@@ -12,7 +12,13 @@ from headway.core.messages.path import EngineRequest, Event, Finished, Started
 from headway.core.route.admit import Admitter
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.meter import RequestMeter
-from headway.service.openai.resolve import ModelFacts, check_against_model, engine_requests
+from headway.service.openai.limits import ApiLimits
+from headway.service.openai.resolve import (
+    ModelFacts,
+    check_against_model,
+    check_answer_size,
+    engine_requests,
+)
 from headway.service.openai.responses import Answer
 from headway.service.openai.schema import ChatRequest, CompletionRequest
 from headway.service.wire.transport import Mailbox, ReplicaState, Transport
@@ -49,12 +55,14 @@ class Relay:
         encoder: Encoder,
         clock: Clock,
         seeds: Seeds,
+        limits: ApiLimits,
     ) -> None:
         self._replica = replica
         self._admitter = admitter
         self._encoder = encoder
         self._clock = clock
         self._seeds = seeds
+        self._limits = limits
 
     async def run(
         self,
@@ -104,8 +112,9 @@ class Relay:
     async def _encode(
         self, request_id: str, request: Request, facts: ModelFacts
     ) -> tuple[EngineRequest, ...]:
-        prompts = await self._encoder.prompts(request)
+        prompts = await self._encoder.prompts(request, facts.max_model_len)
         sent = engine_requests(request, prompts, facts, request_id, self._seeds.draw())
+        check_answer_size(sent, self._limits)
         num_tokens = sum(len(prompt) for prompt in prompts)
         self._admitter.weigh(request_id, num_tokens, self._clock.now(), num_prompts=len(prompts))
         return sent

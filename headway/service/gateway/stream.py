@@ -28,8 +28,8 @@ class SseStream:
         """Send whole events; raises ClientGone."""
         async with self._turn:
             if not self.has_begun:
-                self.has_begun = True
                 await self._exchange.start(200, HEADERS)
+                self.has_begun = True
             await self._exchange.write(events, is_last=is_last)
             self._last_sent = self._clock.now()
 

@@ -6,7 +6,7 @@ from headway.core.base.errors import InvalidRequest, UnsupportedModality
 from headway.service.loaders.tokenizer_files import check_text
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
-TEXT_PARTS = {"text": "text", "refusal": "refusal"}  # part type -> its field
+PART_TYPES = ("text", "refusal")  # each has its text in a field of the same name
 MAX_DEPTH = 32  # of what a message holds, e.g. arguments of tool calls
 
 Message = dict[str, object]
@@ -62,15 +62,14 @@ def _text_part(part: object, param: str) -> str:
             param=param,
         )
     kind = part["type"]
-    if kind not in TEXT_PARTS:
+    if kind not in PART_TYPES:
         raise UnsupportedModality(
             f"{param} is of type {_short(kind)}; this model takes text parts only", param=param
         )
-    text = part.get(TEXT_PARTS[kind])
+    text = part.get(kind)
     if not isinstance(text, str):
         raise InvalidRequest(
-            f"{param}.{TEXT_PARTS[kind]} must be a string, got {_short(text)}",
-            param=f"{param}.{TEXT_PARTS[kind]}",
+            f"{param}.{kind} must be a string, got {_short(text)}", param=f"{param}.{kind}"
         )
     return text
 

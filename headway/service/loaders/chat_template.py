@@ -15,7 +15,7 @@ from jinja2 import TemplateError, TemplateSyntaxError
 from jinja2.environment import Template
 
 from headway.core.base.errors import InvalidRequest, ModelFileError
-from headway.core.text.tokenizer import Tokenizer
+from headway.core.text.tokenizer import Encodes
 from headway.service.loaders.chat_messages import Message, normalise
 from headway.service.loaders.model_files import ModelFile, Vocabulary
 from headway.service.loaders.template_sandbox import TemplateEnvironment, TemplateRefusal
@@ -64,7 +64,7 @@ class ChatTemplate:
     def encode(
         self,
         messages: Sequence[Mapping[str, object]],
-        tokenizer: Tokenizer,
+        tokenizer: Encodes,
         *,
         add_generation_prompt: bool,
     ) -> list[int]:

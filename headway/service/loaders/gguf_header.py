@@ -55,7 +55,6 @@ class Header(NamedTuple):
     path: str
     values: Mapping[str, Value]
     tensors: tuple[TensorEntry, ...]
-    data_start: int  # bytes from the start of the file
     file_bytes: int
 
 
@@ -229,7 +228,7 @@ class _Reader:
                     "it is cut short, fetch it again"
                 )
             tensors[name] = entry
-        return Header(self.path, values, tuple(tensors.values()), start, self.size)
+        return Header(self.path, values, tuple(tensors.values()), self.size)
 
     def _entry(self, name: str, shape: tuple[int, ...], kind: int, offset: int) -> TensorEntry:
         try:

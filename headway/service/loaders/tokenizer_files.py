@@ -8,6 +8,7 @@ unless the caller asks for it with `parse_special`.
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from tokenizers import Tokenizer as Engine
 from tokenizers.models import BPE
@@ -124,6 +125,7 @@ class FileTokenizer:
         self._fixed: Mapping[str, int] = control_texts(vocabulary) | defined
         self._plain_cut = any_of(defined)
         self._full_cut = any_of(self._fixed)
+        self._reach = _reach(vocabulary, table)
 
     @property
     def vocab_size(self) -> int:
@@ -159,6 +161,13 @@ class FileTokenizer:
             ids.insert(0, self._bos_id)
         return ids
 
+    def min_tokens(self, text: str) -> int:
+        """By the longest token of all; see the protocol."""
+        if self._reach is None:
+            return 0
+        counted = text.encode(errors="replace").translate(None, delete=self._reach.silent)
+        return -(-len(counted) // self._reach.longest)
+
     def _encode_words(self, text: str) -> list[int]:
         if self._is_sentence_piece:
             text = (" " + text if self._adds_space else text).replace(" ", SPACE)
@@ -187,6 +196,25 @@ def check_text(text: str, param: str | None) -> None:
             "Unicode; remove it",
             param=param,
         ) from None
+
+
+class _Reach(NamedTuple):
+    """How much text one token can stand for."""
+
+    longest: int  # bytes of text
+    silent: bytes  # these give no token, so they do not count
+
+
+def _reach(vocabulary: Vocabulary, table: Sequence[bytes]) -> _Reach | None:
+    """None where nothing can be said: characters without a token, and no byte fallback."""
+    if vocabulary.kind == "llama":
+        if sum(kind == TokenType.BYTE for kind in vocabulary.types) < 256:
+            return None
+        # As written, where a space is three bytes: that character may also stand in a text.
+        return _Reach(max(1, *(len(text.encode()) for text in vocabulary.tokens)), b"")
+    words = _words(vocabulary, frozenset(TokenType) - SPECIAL_TYPES)
+    silent = bytes(byte for char, byte in _byte_alphabet().items() if char not in words)
+    return _Reach(max(1, *map(len, table)), silent)
 
 
 def _end_ids(vocabulary: Vocabulary) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from headway.core.base.errors import BodyTooLarge, InvalidRequest
+from headway.core.base.errors import InvalidRequest
 
 T = TypeVar("T")
 
@@ -29,12 +29,8 @@ _WORDS = {
 }
 
 
-def decode_object(body: bytes, max_bytes: int) -> dict[str, Any]:
-    """The body's JSON object; raises BodyTooLarge or InvalidRequest."""
-    if len(body) > max_bytes:
-        raise BodyTooLarge(
-            f"The body has {len(body)} bytes; at most {max_bytes} are read. Send a shorter one."
-        )
+def decode_object(body: bytes) -> dict[str, Any]:
+    """The body's JSON object; raises InvalidRequest. Who read the body has bounded it."""
     body = body.removeprefix(UTF8_BOM)
     try:
         value = msgspec.json.decode(body)

@@ -3,12 +3,10 @@
 from typing import Any
 
 from headway.core.base.errors import InvalidRequest, UnsupportedModality
+from headway.service.loaders.chat_messages import PART_TYPES, ROLES
 from headway.service.openai.decode import convert, describe
 from headway.service.openai.limits import ApiLimits
 from headway.service.openai.schema import Message
-
-ROLES = ("system", "developer", "user", "assistant", "tool")
-PART_TYPES = ("text", "refusal")  # each has its text in a field of the same name
 
 
 def check_messages(

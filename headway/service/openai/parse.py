@@ -29,7 +29,7 @@ MAX_UNKNOWN_FIELDS = 16  # names reported; more are ignored without being counte
 
 def parse_chat(body: bytes, limits: ApiLimits) -> ChatRequest:
     """The request of `/v1/chat/completions`; raises a ClientError."""
-    return _chat(decode_object(body, limits.max_body_bytes), limits)
+    return _chat(decode_object(body), limits)
 
 
 def parse_native(body: bytes, query: Mapping[str, str], limits: ApiLimits) -> ChatRequest:
@@ -38,7 +38,7 @@ def parse_native(body: bytes, query: Mapping[str, str], limits: ApiLimits) -> Ch
     The native events carry one choice and no more than text, so `n` above 1, log-probabilities
     and usage in the stream are refused.
     """
-    fields = decode_object(body, limits.max_body_bytes)
+    fields = decode_object(body)
     named = query.get("model")
     if named is not None:
         if fields.get("model") not in (None, named):
@@ -63,7 +63,7 @@ def parse_native(body: bytes, query: Mapping[str, str], limits: ApiLimits) -> Ch
 
 def parse_completion(body: bytes, limits: ApiLimits) -> CompletionRequest:
     """The request of `/v1/completions`; raises a ClientError."""
-    raw = decode_object(body, limits.max_body_bytes)
+    raw = decode_object(body)
     fields, unknown = _fields(raw, CompletionBody, refused.COMPLETION)
     prompts = _prompts(fields.prompt, limits)
     n = _choices(fields, limits)

@@ -6,6 +6,8 @@ import msgspec
 
 from headway.core.base.errors import InvalidRequest, ModelNotFound, PromptTooLong
 from headway.core.messages.path import EngineRequest, Sampling
+from headway.core.text.tokenizer import Tokenizer
+from headway.service.openai.limits import ApiLimits
 from headway.service.openai.schema import (
     ChatRequest,
     CompletionRequest,
@@ -53,6 +55,28 @@ def check_against_model(request: ChatRequest | CompletionRequest, facts: ModelFa
             raise _id_out_of_range(name, prompt[at], top)
 
 
+class BoundedTokenizer:
+    """A tokenizer for one prompt: refuses text that cannot fit before it is encoded.
+
+    Encoding takes seconds for what a body can hold, counting its bytes none.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, request: ParsedRequest, index: int, context: int
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._name = _prompt_name(request, index)
+        self._context = context
+        self._at_least = 0  # tokens so far
+
+    def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """As the tokenizer does; raises PromptTooLong."""
+        self._at_least += self._tokenizer.min_tokens(text)
+        if self._at_least >= self._context:
+            raise _leaves_no_answer(self._name, self._at_least, self._context, "at least ")
+        return self._tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
+
+
 def engine_requests(
     request: ChatRequest | CompletionRequest,
     prompts: Sequence[Sequence[int]],
@@ -90,6 +114,35 @@ def engine_requests(
     return tuple(made)
 
 
+def answer_entries(sent: Sequence[EngineRequest]) -> int:
+    """Log-probabilities that the whole answer may hold: each is an entry of its JSON.
+
+    Every choice has one for each of its tokens, and of the prompt's with `echo`, and as many
+    candidates beside it as were asked for. 0 without log-probabilities.
+    """
+    return sum(_entries(each) for each in sent)
+
+
+def check_answer_size(sent: Sequence[EngineRequest], limits: ApiLimits) -> None:
+    """Raises InvalidRequest when the log-probabilities would make too large an answer."""
+    entries = answer_entries(sent)
+    if entries > limits.max_answer_entries:
+        raise InvalidRequest(
+            f"'logprobs' would make up to {entries} entries in the answer; at most "
+            f"{limits.max_answer_entries} are made for one request. Ask for fewer tokens, "
+            "choices, candidates or prompts.",
+            param="logprobs",
+        )
+
+
+def _entries(request: EngineRequest) -> int:
+    sampling = request.sampling
+    if sampling.num_logprobs is None:
+        return 0
+    echoed = len(request.prompt) if sampling.prompt_logprobs else 0
+    return (echoed + sampling.max_tokens) * request.num_choices * (sampling.num_logprobs + 1)
+
+
 def _is_scoring(request: ParsedRequest) -> bool:
     return isinstance(request, CompletionRequest) and request.is_scoring
 
@@ -115,11 +168,7 @@ def _max_tokens(
     asked = request.sampling.max_tokens
     field = request.max_tokens_field
     if left < 1:
-        raise PromptTooLong(
-            f"This model's maximum context length is {context} tokens, but '{name}' has "
-            f"{num_prompt}, which leaves none for the answer. Shorten it by at least {1 - left}.",
-            param=name,
-        )
+        raise _leaves_no_answer(name, num_prompt, context)
     if asked is not None and asked > left:
         raise PromptTooLong(
             f"This model's maximum context length is {context} tokens, but '{name}' has "
@@ -135,6 +184,15 @@ def _max_tokens(
             param="min_tokens",
         )
     return granted
+
+
+def _leaves_no_answer(name: str, num_prompt: int, context: int, more: str = "") -> PromptTooLong:
+    return PromptTooLong(
+        f"This model's maximum context length is {context} tokens, but '{name}' has {more}"
+        f"{num_prompt}, which leaves none for the answer. Shorten it by at least "
+        f"{num_prompt + 1 - context}.",
+        param=name,
+    )
 
 
 def _sampling(request: ParsedRequest, max_tokens: int, seed: int, vocab_size: int) -> Sampling:

@@ -238,7 +238,8 @@ class Driver:
         self._last_done = now
 
     def _idle(self) -> None:
-        """Nothing to compute until a command comes."""
+        """Nothing to compute until a command comes; work that no plan takes would wait for ever."""
+        assert not self._engine.has_work(), "the engine has work and plans nothing"
         if events := self._engine.take_events():
             self._report(events)
         if self._settings.check_when_idle:

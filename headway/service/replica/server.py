@@ -108,13 +108,13 @@ class _Replica:
             log.info("model_loaded", extra={"load_s": loaded.hello.load_s})
             self._driver.run()
         except StartError as error:
-            self._link.send(ReplicaFailed(message=error.message, is_start_error=True))
+            self._link.send(ReplicaFailed(message=error.message))
             return EXIT_START_FAILED
         except Exception as error:
             log.exception("replica_failed", extra={"while": doing})
             # Type and place only: a message may quote what a client sent.
             message = f"{type(error).__name__} while {doing}, at {place_of(error)}"
-            self._link.send(ReplicaFailed(message=message, is_start_error=False))
+            self._link.send(ReplicaFailed(message=message))
             return EXIT_LOOP_FAILED
         return EXIT_STOPPED
 

@@ -127,11 +127,11 @@ class InprocTransport:
                 post(hello)
                 loop.run()
         except StartError as error:
-            post(ReplicaFailed(message=error.message, is_start_error=True))
+            post(ReplicaFailed(message=error.message))
         except Exception as error:
             log.exception("engine_thread_failed")
             message = f"the engine ended with {type(error).__name__}; the log has the place"
-            post(ReplicaFailed(message=message, is_start_error=False))
+            post(ReplicaFailed(message=message))
 
     def _take(self, report: Report) -> None:
         if self._lifecycle.state is ReplicaState.STOPPED:

@@ -259,3 +259,39 @@ def test_times_are_told_in_usage() -> None:
     assert usage.usage.queue_s == 4.0
     assert usage.usage.prefill_s == 0.0
     assert usage.usage.decode_s == 1.0
+
+
+def test_a_prefix_that_is_being_computed_is_waited_for_and_computed_once() -> None:
+    run = drive(max_num_batched_tokens=16, max_num_seqs=4)
+    stem = list(range(40))
+    asked = [request(f"r{i}", [*stem, 200 + i], sampling=greedy(3)) for i in range(4)]
+    run.run(asked)
+    assert run.core.status().computed_prompt_tokens == 41 + 3
+    for index in (1, 2, 3):
+        finished = run.answers[f"r{index}"].finished
+        assert finished is not None
+        assert finished.usage.cached_tokens == 40
+
+
+def test_whoever_waits_for_a_prefix_computes_it_when_the_other_is_cancelled() -> None:
+    run = drive(max_num_batched_tokens=8, max_num_seqs=4)
+    stem = list(range(40))
+    run.add(request("first", [*stem, 1], sampling=greedy(3)))
+    run.step()
+    run.add(request("second", [*stem, 2], sampling=greedy(3)))
+    run.step()
+    assert run.core.status().num_waiting == 1
+    run.cancel("first")
+    answers = run.run()
+    assert answers["second"].reasons == {0: FinishReason.LENGTH}
+
+
+def test_another_prompt_does_not_wait_behind_those_that_wait_for_a_prefix() -> None:
+    run = drive(max_num_batched_tokens=16, max_num_seqs=4)
+    stem = list(range(40))
+    run.add(request("first", [*stem, 1]), request("second", [*stem, 2]), request("other", [9, 9]))
+    run.step()
+    run.step()
+    run.step()
+    assert run.core.status().num_waiting == 1
+    assert run.answers["other"].started is not None

@@ -90,6 +90,10 @@ class CharTokenizer:
         """Code points, folded into the vocabulary."""
         return [1 + ord(char) % (VOCAB - 1) for char in text]
 
+    def min_tokens(self, text: str) -> int:
+        """One a character."""
+        return len(text)
+
     def token_bytes(self, token_id: int) -> bytes:
         """The character."""
         return chr(token_id - 1).encode() if token_id else b""

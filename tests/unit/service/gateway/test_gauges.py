@@ -6,26 +6,44 @@ import pytest
 from headway.core.base.metrics import RATE_WINDOW_S
 from headway.core.base.units import Seconds
 from headway.service.gateway.gauges import EngineTotals
-from headway.service.wire.transport import ReplicaState
+from headway.service.wire.transport import ReplicaState, ReplicaView
 from tests.unit.service.gateway.fakes import STATUS, FakeReplica, run, site
+
+
+def view(restarts: int = 0, **totals: int) -> ReplicaView:
+    """An engine that has counted so much."""
+    replica = FakeReplica()
+    replica.status = msgspec.structs.replace(STATUS, **totals)
+    replica.restarts = restarts
+    return replica.view()
 
 
 def test_totals_go_on_growing_when_the_engine_is_another_process() -> None:
     totals = EngineTotals()
     for second, steps in enumerate((5, 9, 2, 4)):
-        status = msgspec.structs.replace(STATUS, num_steps=steps, generated_tokens=10 * steps)
-        totals.observe(status, Seconds(second))
+        seen = view(restarts=second // 2, num_steps=steps, generated_tokens=10 * steps)
+        totals.observe(seen, Seconds(second))
     assert totals.totals["num_steps"] == 9 + 4
     assert totals.totals["generated_tokens"] == 90 + 40
     assert totals.grown("num_steps") == 9 + 4 - 5
+
+
+def test_a_new_process_that_has_done_more_than_the_last_one_is_still_another() -> None:
+    totals = EngineTotals()
+    totals.observe(view(num_steps=5), Seconds(0.0))
+    dead = FakeReplica()
+    dead.status, dead.restarts = None, 1
+    totals.observe(dead.view(), Seconds(1.0))
+    totals.observe(view(restarts=1, num_steps=7), Seconds(2.0))
+    totals.observe(view(restarts=1, num_steps=8), Seconds(3.0))
+    assert totals.totals["num_steps"] == 5 + 8
 
 
 def test_a_rate_looks_back_over_the_window_only() -> None:
     totals = EngineTotals()
     for second in range(300):
         tokens = 1000 * min(second, 200)  # then it stops
-        status = msgspec.structs.replace(STATUS, generated_tokens=tokens)
-        totals.observe(status, Seconds(second))
+        totals.observe(view(generated_tokens=tokens), Seconds(second))
         if second == 150:
             assert totals.rate("generated_tokens", Seconds(second)) == pytest.approx(1000.0)
     assert totals.rate("generated_tokens", Seconds(299)) == 0.0
@@ -35,8 +53,7 @@ def test_a_rate_looks_back_over_the_window_only() -> None:
 def test_the_mean_step_size_weighs_every_step_the_same() -> None:
     totals = EngineTotals()
     for step, rows in enumerate((0, 4, 4, 1, 1, 1, 1)):
-        status = msgspec.structs.replace(STATUS, num_steps=step, last_step_rows=rows)
-        totals.observe(status, Seconds(step / 10))
+        totals.observe(view(num_steps=step, last_step_rows=rows), Seconds(step / 10))
     assert totals.mean_step_rows() == pytest.approx(12 / 6)
     assert EngineTotals().mean_step_rows() == 0.0
 

@@ -15,6 +15,7 @@ from tests.unit.service.gateway.fakes import (
     COMPLETIONS,
     HI,
     NATIVE,
+    CharTokenizer,
     FakeReplica,
     Site,
     close,
@@ -99,6 +100,52 @@ def test_several_prompts_become_several_engine_requests_and_one_answer() -> None
             assert texts == ["Hello"] * 6
             assert here.admitter.num_in_flight == 0
 
+    run(scenario())
+
+
+def test_an_answer_of_too_many_log_probabilities_is_refused_before_it_is_made() -> None:
+    async def scenario() -> None:
+        async with site(replica=talking(), limits=ApiLimits(max_answer_entries=1000)) as here:
+            body = {"prompt": ["a" * 400, "b" * 400], "max_tokens": 9, "echo": True}
+            answer = await here.client.post(COMPLETIONS, json=body | {"logprobs": 20})
+            assert answer.status_code == 400
+            assert answer.json()["error"]["param"] == "logprobs"
+            assert str(2 * 409 * 21) in answer.json()["error"]["message"]
+            assert (here.replica.ids, here.admitter.num_in_flight) == ([], 0)
+            assert (await here.client.post(COMPLETIONS, json=body)).status_code == 200
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "name"),
+    [
+        (COMPLETIONS, {"prompt": ["Hi", "x" * 5000]}, "prompt[1]"),
+        (CHAT, {"messages": [{"role": "user", "content": "x" * 5000}]}, "messages"),
+    ],
+)
+def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(
+    path: str, body: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[int] = []
+    encode = CharTokenizer.encode
+
+    def noting(self: CharTokenizer, text: str, **options: bool) -> list[int]:
+        encoded.append(len(text))
+        return encode(self, text, **options)
+
+    async def scenario() -> None:
+        async with site(replica=talking()) as here:
+            answer = await here.client.post(path, json=body)
+            error = answer.json()["error"]
+            assert answer.status_code == 400
+            assert (error["code"], error["param"]) == ("context_length_exceeded", name)
+            assert "is 512 tokens" in error["message"]
+            assert "at least 5000" in error["message"]
+            assert here.admitter.num_in_flight == 0
+        assert 5000 not in encoded
+
+    monkeypatch.setattr(CharTokenizer, "encode", noting)
     run(scenario())
 
 
@@ -294,12 +341,11 @@ def test_a_body_in_chunks_is_counted_too() -> None:
     run(scenario())
 
 
-def test_the_servers_limit_on_the_body_is_the_only_one() -> None:
+def test_a_body_within_the_servers_limit_is_read_whatever_its_size() -> None:
     async def scenario() -> None:
-        settings = GatewaySettings(max_body_bytes=200_000)
-        limits = ApiLimits(max_body_bytes=1000)
-        async with site(settings=settings, limits=limits, replica=talking()) as here:
-            body = HI | {"padding": "x" * 100_000}
+        settings = GatewaySettings(max_body_bytes=9_000_000)
+        async with site(settings=settings, replica=talking()) as here:
+            body = HI | {"padding": "x" * 8_000_000}
             assert (await here.client.post(CHAT, json=body)).status_code == 200
 
     run(scenario())

@@ -131,7 +131,7 @@ def test_openais_client_ignores_the_comments_keepalive_timeouts_01() -> None:
                 stream = await client.chat.completions.create(
                     model="m", messages=[{"role": "user", "content": "Hi"}], stream=True
                 )
-                (name,) = here.replica.ids
+                (name,) = await here.calls(1)
                 here.replica.say(name, "Hel")
                 got = ""
                 async for chunk in stream:

@@ -3,7 +3,7 @@
 import itertools
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -357,6 +357,31 @@ def test_sentence_piece_merges_by_score_and_falls_back_to_bytes(tmp_path: Path) 
         assert text_of(tokenizer, ids[1:]) == " " + text
 
 
+def assert_bounded(tokenizer: FileTokenizer, texts: Sequence[str]) -> None:
+    for text in texts:
+        for parse_special in (False, True):
+            ids = tokenizer.encode(text, add_special=False, parse_special=parse_special)
+            assert tokenizer.min_tokens(text) <= len(ids), ascii(text)
+
+
+def test_a_text_has_at_least_the_tokens_that_its_bytes_tell(tokenizer: FileTokenizer) -> None:
+    random = Random(7)
+    every_byte = bytes(range(256)).decode("latin-1")
+    texts = [*TEXTS, "", " " * 5000, "\x04" * 5000, every_byte * 20, "<|im_start|>" * 100]
+    texts += ["".join(random.choices("ab \n\x04é世=-", k=500)) for _ in range(50)]
+    assert_bounded(tokenizer, texts)
+    assert tokenizer.min_tokens("a word or two, " * 100_000) > 8192
+
+
+def test_a_text_has_at_least_the_pieces_that_its_bytes_tell(tmp_path: Path) -> None:
+    tokenizer = sentence_piece(tmp_path)
+    random = Random(8)
+    texts = ["", "▁" * 999, " " * 999, "hello " * 99, "▁hello" * 99, "[TOOL]" * 99, "</s>" * 99]
+    texts += ["".join(random.choices("abchelo é▁", k=200)) for _ in range(100)]
+    assert_bounded(tokenizer, texts)
+    assert tokenizer.min_tokens("a world " * 10_000) > 1000
+
+
 def test_sentence_piece_parses_control_tokens_only_when_asked(tmp_path: Path) -> None:
     tokenizer = sentence_piece(tmp_path)
     parsed = tokenizer.encode("<s>hello</s>", add_special=True, parse_special=True)
@@ -390,6 +415,7 @@ def test_characters_without_any_token_are_left_out(tmp_path: Path) -> None:
 
     tokenizer = sentence_piece(tmp_path, no_bytes)
     assert text_of(tokenizer, plain(tokenizer, "a世b")[1:]) == " ab"
+    assert tokenizer.min_tokens("世" * 1000) == 0
 
 
 def test_the_documented_pre_tokenizers_are_those_there_are() -> None:

@@ -5,7 +5,6 @@ import msgspec
 import pytest
 
 from headway.core.base.errors import (
-    BodyTooLarge,
     ClientError,
     InvalidRequest,
     Unsupported,
@@ -297,12 +296,6 @@ def test_odd_prompts_bounds_05_so_are_they_in_chat() -> None:
     assert refused_chat(chat_body(logprobs=True, top_logprobs=21)).param == "top_logprobs"
     many = [{"role": "user", "content": "Hi"}] * 10_000
     assert refused_chat(body(messages=many)).param == "messages"
-
-
-def test_a_body_over_the_limit_is_not_parsed() -> None:
-    error = refused_chat(b"x" * (LIMITS.max_body_bytes + 1))
-    assert isinstance(error, BodyTooLarge)
-    assert error.http_status == 413
 
 
 def test_limits_are_settings() -> None:

@@ -3,7 +3,12 @@ import pytest
 from headway.core.base.errors import InvalidRequest, ModelNotFound, PromptTooLong
 from headway.service.openai.limits import ApiLimits
 from headway.service.openai.parse import parse_chat, parse_completion
-from headway.service.openai.resolve import check_model_name, engine_requests
+from headway.service.openai.resolve import (
+    answer_entries,
+    check_answer_size,
+    check_model_name,
+    engine_requests,
+)
 from headway.service.openai.schema import ChatRequest, CompletionRequest
 from tests.unit.service.openai.script import FACTS, body, chat_body
 
@@ -140,3 +145,23 @@ def test_top_k_of_the_whole_vocabulary_keeps_all() -> None:
 
 def test_the_salt_reaches_the_engine() -> None:
     assert engine_requests(chat(cache_salt="é"), [[1]], FACTS, "r", 0)[0].cache_salt == b"\xc3\xa9"
+
+
+def test_every_log_probability_of_the_answer_counts_as_an_entry() -> None:
+    plain = engine_requests(chat(n=3, max_tokens=5), [[1] * 9], FACTS, "r", 0)
+    assert answer_entries(plain) == 0
+    fields = {"n": 3, "max_tokens": 5, "logprobs": True, "top_logprobs": 2}
+    assert answer_entries(engine_requests(chat(**fields), [[1] * 9], FACTS, "r", 0)) == 5 * 3 * 3
+    echoed = completion(prompt=["a", "b"], n=2, max_tokens=5, logprobs=0, echo=True)
+    made = engine_requests(echoed, [[1] * 9, [1] * 4], FACTS, "r", 0)
+    assert answer_entries(made) == (9 + 5) * 2 + (4 + 5) * 2
+
+
+def test_too_many_log_probabilities_are_refused_with_their_number_and_the_limit() -> None:
+    made = engine_requests(chat(n=3, max_tokens=5, logprobs=True), [[1]], FACTS, "r", 0)
+    check_answer_size(made, ApiLimits(max_answer_entries=15))
+    with pytest.raises(InvalidRequest) as caught:
+        check_answer_size(made, ApiLimits(max_answer_entries=14))
+    assert caught.value.param == "logprobs"
+    assert "15 entries" in caught.value.message
+    assert "at most 14" in caught.value.message

@@ -18,7 +18,7 @@ from headway.core.messages.path import (
     Submit,
     Tokens,
 )
-from headway.core.messages.step import SamplingState
+from headway.core.messages.step import SamplingState, StepPlan
 from headway.service.replica.driver import Driver, DriverSettings, Inbox, ProgressMeter
 from tests.fakes import ByteTokenizer, engine_settings, greedy, hashed_next
 from tests.fakes import ScriptedExecutor as LogitExecutor
@@ -90,6 +90,19 @@ def test_each_step_is_one_report_with_all_of_its_events() -> None:
     kinds = [[type(event) for event in report.events] for report in reports.all]
     assert kinds == [[Started, Started, Tokens, Tokens, Finished], [Tokens, Finished]]
     assert [report.status.num_steps for report in reports.all] == [1, 2]
+
+
+class IdleEngine(ScriptedEngine):
+    """Takes work and never plans any of it."""
+
+    def plan(self, now: Seconds) -> StepPlan | None:
+        """Nothing."""
+        return None
+
+
+def test_an_engine_that_plans_nothing_while_it_has_work_ends_the_driver() -> None:
+    with pytest.raises(AssertionError, match="has work and plans nothing"):
+        drive(submit(), engine=IdleEngine(), until=lambda _: True)
 
 
 def test_a_refused_request_ends_at_once_with_its_error() -> None:

@@ -45,7 +45,7 @@ FULL_REQUEST = EngineRequest(
 COMMANDS: list[Command] = [Submit(request=FULL_REQUEST), Cancel(request_id="r1"), Stop()]
 REPORTS: list[Report] = [
     hello(17),
-    ReplicaFailed(message="no", is_start_error=True),
+    ReplicaFailed(message="no"),
     Heartbeat(at=Seconds(1.5), num_steps=3, since_progress_s=0.25),
     LoadProgress(stage="weights", done=1, total=2),
     StepReport(
@@ -92,7 +92,7 @@ def test_an_unknown_version_is_refused_by_number() -> None:
 
 def test_a_message_of_the_other_direction_is_no_message() -> None:
     with pytest.raises(BadFrame):
-        decode_command(encode(ReplicaFailed(message="no", is_start_error=True)))
+        decode_command(encode(ReplicaFailed(message="no")))
     with pytest.raises(BadFrame):
         decode_report(encode(Stop()))
 

@@ -1,0 +1,232 @@
+"""Linear layers for every CPU, ARM included; see linear.py.
+
+Vectors of 4 numbers: two rows by 8 columns, or one row by 16.
+"""
+
+from headway.compute.cpu.jit import kernel
+from headway.compute.cpu.micro import Tile, quantized
+from headway.compute.cpu.micro_float import floating
+from headway.compute.cpu.pack import COLUMNS, GROUP, LINE, Format
+
+Q8_0, Q4_0, Q4_1 = int(Format.Q8_0), int(Format.Q4_0), int(Format.Q4_1)
+BF16 = int(Format.BF16)
+# Columns at once: of one row 16, of two rows 8; each divides a panel.
+ONE, TWO = Tile(1, vectors=4, lanes=4), Tile(2, vectors=2, lanes=4)
+WIDE, NARROW = 16, 8
+
+_q8_0_1 = quantized(Format.Q8_0, ONE, vnni=False)
+_q8_0_2 = quantized(Format.Q8_0, TWO, vnni=False)
+_q4_0_1 = quantized(Format.Q4_0, ONE, vnni=False)
+_q4_0_2 = quantized(Format.Q4_0, TWO, vnni=False)
+_q4_1_1 = quantized(Format.Q4_1, ONE, vnni=False)
+_q4_1_2 = quantized(Format.Q4_1, TWO, vnni=False)
+_bf16_1 = floating(Format.BF16, ONE)
+_bf16_2 = floating(Format.BF16, TWO)
+_f32_1 = floating(Format.F32, ONE)
+_f32_2 = floating(Format.F32, TWO)
+
+
+@kernel
+def gemm_q8_0(
+    w: int,
+    inputs: int,
+    first: int,
+    end: int,
+    x: int,
+    ldx: int,
+    xs: int,
+    xsum: int,
+    rows: int,
+    out: int,
+    ldo: int,
+) -> None:
+    """See linear.py."""
+    groups = inputs // GROUP
+    lds, ldb = 4 * groups, 4 * ldo
+    values = groups * GROUP * COLUMNS
+    size = (values + groups * 2 * COLUMNS + LINE - 1) // LINE * LINE
+    for panel in range(first, end):
+        at = w + panel * size
+        scales = at + values
+        row = 0
+        while row < rows:
+            a, s, n = x + row * ldx, xs + row * lds, xsum + row * lds
+            o = out + row * ldb + 4 * panel * COLUMNS
+            if rows - row >= 2:
+                for c in range(0, COLUMNS, NARROW):
+                    q, d, y = at + 4 * c, scales + 2 * c, o + 4 * c
+                    _q8_0_2(q, d, groups, a, ldx, s, n, lds, y, ldb, 0, 0)
+                row += 2
+            else:
+                for c in range(0, COLUMNS, WIDE):
+                    q, d, y = at + 4 * c, scales + 2 * c, o + 4 * c
+                    _q8_0_1(q, d, groups, a, ldx, s, n, lds, y, ldb, 0, 0)
+                row += 1
+
+
+@kernel
+def gemm_q4_0(
+    w: int,
+    inputs: int,
+    first: int,
+    end: int,
+    x: int,
+    ldx: int,
+    xs: int,
+    xsum: int,
+    rows: int,
+    out: int,
+    ldo: int,
+) -> None:
+    """See linear.py."""
+    groups = inputs // GROUP
+    lds, ldb = 4 * groups, 4 * ldo
+    values = groups * GROUP // 2 * COLUMNS
+    size = (values + groups * 2 * COLUMNS + LINE - 1) // LINE * LINE
+    for panel in range(first, end):
+        at = w + panel * size
+        scales = at + values
+        row = 0
+        while row < rows:
+            a, s, n = x + row * ldx, xs + row * lds, xsum + row * lds
+            o = out + row * ldb + 4 * panel * COLUMNS
+            if rows - row >= 2:
+                for c in range(0, COLUMNS, NARROW):
+                    q, d, y = at + 4 * c, scales + 2 * c, o + 4 * c
+                    _q4_0_2(q, d, groups, a, ldx, s, n, lds, y, ldb, 0, 0)
+                row += 2
+            else:
+                for c in range(0, COLUMNS, WIDE):
+                    q, d, y = at + 4 * c, scales + 2 * c, o + 4 * c
+                    _q4_0_1(q, d, groups, a, ldx, s, n, lds, y, ldb, 0, 0)
+                row += 1
+
+
+@kernel
+def gemm_q4_1(
+    w: int,
+    inputs: int,
+    first: int,
+    end: int,
+    x: int,
+    ldx: int,
+    xs: int,
+    xsum: int,
+    rows: int,
+    out: int,
+    ldo: int,
+) -> None:
+    """See linear.py."""
+    groups = inputs // GROUP
+    lds, ldb = 4 * groups, 4 * ldo
+    values = groups * GROUP // 2 * COLUMNS
+    size = (values + groups * 4 * COLUMNS + LINE - 1) // LINE * LINE
+    for panel in range(first, end):
+        at = w + panel * size
+        scales = at + values
+        row = 0
+        while row < rows:
+            a, s, n = x + row * ldx, xs + row * lds, xsum + row * lds
+            o = out + row * ldb + 4 * panel * COLUMNS
+            if rows - row >= 2:
+                for c in range(0, COLUMNS, NARROW):
+                    q, d, y = at + 4 * c, scales + 2 * c, o + 4 * c
+                    _q4_1_2(q, d, groups, a, ldx, s, n, lds, y, ldb, 0, 0)
+                row += 2
+            else:
+                for c in range(0, COLUMNS, WIDE):
+                    q, d, y = at + 4 * c, scales + 2 * c, o + 4 * c
+                    _q4_1_1(q, d, groups, a, ldx, s, n, lds, y, ldb, 0, 0)
+                row += 1
+
+
+@kernel
+def gemm_bf16(
+    w: int,
+    inputs: int,
+    first: int,
+    end: int,
+    x: int,
+    ldx: int,
+    xs: int,
+    xsum: int,
+    rows: int,
+    out: int,
+    ldo: int,
+) -> None:
+    """See linear.py."""
+    ldb = 4 * ldo
+    size = (inputs * COLUMNS * 2 + LINE - 1) // LINE * LINE
+    for panel in range(first, end):
+        at = w + panel * size
+        row = 0
+        while row < rows:
+            a, o = x + 4 * row * ldx, out + row * ldb + 4 * panel * COLUMNS
+            if rows - row >= 2:
+                for c in range(0, COLUMNS, NARROW):
+                    _bf16_2(at + 2 * c, inputs, a, 4 * ldx, o + 4 * c, ldb)
+                row += 2
+            else:
+                for c in range(0, COLUMNS, WIDE):
+                    _bf16_1(at + 2 * c, inputs, a, 4 * ldx, o + 4 * c, ldb)
+                row += 1
+
+
+@kernel
+def gemm_f32(
+    w: int,
+    inputs: int,
+    first: int,
+    end: int,
+    x: int,
+    ldx: int,
+    xs: int,
+    xsum: int,
+    rows: int,
+    out: int,
+    ldo: int,
+) -> None:
+    """See linear.py."""
+    ldb = 4 * ldo
+    size = (inputs * COLUMNS * 4 + LINE - 1) // LINE * LINE
+    for panel in range(first, end):
+        at = w + panel * size
+        row = 0
+        while row < rows:
+            a, o = x + 4 * row * ldx, out + row * ldb + 4 * panel * COLUMNS
+            if rows - row >= 2:
+                for c in range(0, COLUMNS, NARROW):
+                    _f32_2(at + 4 * c, inputs, a, 4 * ldx, o + 4 * c, ldb)
+                row += 2
+            else:
+                for c in range(0, COLUMNS, WIDE):
+                    _f32_1(at + 4 * c, inputs, a, 4 * ldx, o + 4 * c, ldb)
+                row += 1
+
+
+@kernel
+def gemm(
+    kind: int,
+    w: int,
+    inputs: int,
+    first: int,
+    end: int,
+    x: int,
+    ldx: int,
+    xs: int,
+    xsum: int,
+    rows: int,
+    out: int,
+    ldo: int,
+) -> None:
+    """Any format, `kind` being the Format's number; see linear.py."""
+    if kind == Q4_1:
+        gemm_q4_1(w, inputs, first, end, x, ldx, xs, xsum, rows, out, ldo)
+    elif kind == Q8_0:
+        gemm_q8_0(w, inputs, first, end, x, ldx, xs, xsum, rows, out, ldo)
+    elif kind == Q4_0:
+        gemm_q4_0(w, inputs, first, end, x, ldx, xs, xsum, rows, out, ldo)
+    elif kind == BF16:
+        gemm_bf16(w, inputs, first, end, x, ldx, xs, xsum, rows, out, ldo)
+    else:
+        gemm_f32(w, inputs, first, end, x, ldx, xs, xsum, rows, out, ldo)

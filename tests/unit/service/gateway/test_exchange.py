@@ -1,0 +1,65 @@
+"""An answer that is given up before its header could leave."""
+
+import asyncio
+from typing import Any
+
+from headway.core.base.clock import ManualClock
+from headway.service.gateway.http import Exchange
+from headway.service.gateway.stream import SseStream
+from tests.unit.service.gateway.fakes import run
+
+
+class Connection:
+    """Takes messages of an answer, each once its writing is not paused."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.waiting = asyncio.Event()
+        self.may_write = asyncio.Event()
+
+    async def receive(self) -> dict[str, Any]:
+        """Never anything."""
+        await asyncio.Event().wait()
+        raise AssertionError("never reached")
+
+    async def send(self, message: Any) -> None:
+        """Wait as a server does for a client that does not read, then write at once."""
+        self.waiting.set()
+        await self.may_write.wait()
+        self.sent.append(message["type"])
+
+    def exchange(self) -> Exchange:
+        """A request on this connection."""
+        scope = {"method": "GET", "path": "/", "query_string": b"", "headers": []}
+        return Exchange(scope, self.receive, self.send)
+
+
+def test_a_stream_has_not_begun_while_its_header_waits() -> None:
+    async def scenario() -> None:
+        connection = Connection()
+        exchange = connection.exchange()
+        stream = SseStream(exchange, ManualClock(), 0.0)
+        sending = asyncio.create_task(stream.send(b"data: 1\n\n"))
+        await connection.waiting.wait()
+        sending.cancel()
+        await asyncio.wait((sending,))
+        assert (stream.has_begun, exchange.is_started) == (False, False)
+        connection.may_write.set()
+        await exchange.answer(503, b"{}")
+        assert connection.sent == ["http.response.start", "http.response.body"]
+        assert exchange.is_started
+
+    run(scenario())
+
+
+def test_a_stream_that_has_begun_sends_its_header_once() -> None:
+    async def scenario() -> None:
+        connection = Connection()
+        connection.may_write.set()
+        stream = SseStream(connection.exchange(), ManualClock(), 0.0)
+        await stream.send(b"data: 1\n\n")
+        assert stream.has_begun
+        await stream.send(b"data: 2\n\n")
+        assert connection.sent == ["http.response.start", *["http.response.body"] * 2]
+
+    run(scenario())
