@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,22 +66,21 @@ def test_cancel_01_a_client_that_leaves_frees_the_only_slot(start: Start, stream
 
 def test_cancel_02_requests_cancelled_in_the_queue_are_never_computed(start: Start) -> None:
     server = start("--max-num-seqs", "1")
-    with open_stream(server, max_tokens=150) as lines:
-        next(lines)
+    with ThreadPoolExecutor(5) as pool, ExitStack() as running:
+        lines = running.enter_context(open_stream(server, max_tokens=8000))
+        next(lines)  # `lines` is kept: without it the client closes the connection
         before = server.metrics()["headway_engine_computed_prompt_tokens_total"]
-        with ThreadPoolExecutor(5) as pool:
-            last = pool.submit(server.complete, "Hi", max_tokens=2)
-            until(lambda: server.metrics()["request_queue_length"] == 1, 5.0, "one waits")
-            for _ in range(4):
-                send_and_leave(
-                    server,
-                    {"prompt": "never computed " * 9, "max_tokens": 4},
-                    lambda: server.metrics()["request_queue_length"] == 2,
-                )
-                until(lambda: server.metrics()["request_queue_length"] == 1, 2.0, "it has left")
-            for _ in lines:
-                pass
-            assert last.result()["usage"]["prompt_tokens"] == 1
+        last = pool.submit(server.complete, "Hi", max_tokens=2)
+        until(lambda: server.metrics()["request_queue_length"] == 1, 5.0, "one waits")
+        for _ in range(4):
+            send_and_leave(
+                server,
+                {"prompt": "never computed " * 9, "max_tokens": 4},
+                lambda: server.metrics()["request_queue_length"] == 2,
+            )
+            until(lambda: server.metrics()["request_queue_length"] == 1, 2.0, "it has left")
+        running.close()  # the long one's client leaves, too
+        assert last.result()["usage"]["prompt_tokens"] == 1
     assert server.metrics()["headway_engine_computed_prompt_tokens_total"] == before + 1
     until(server.is_idle_and_clean, 3.0, "idle and clean")
 
@@ -89,21 +88,18 @@ def test_cancel_02_requests_cancelled_in_the_queue_are_never_computed(start: Sta
 @pytest.mark.spec("A7")
 def test_keepalive_timeouts_01_silence_is_broken_by_comments(start: Start) -> None:
     server = start("--max-num-seqs", "1", "--keepalive-interval", "0.3")
-    with open_stream(server, max_tokens=40) as lines:
-        next(lines)
-        with server.client.stream(
-            "POST", COMPLETIONS, json={"prompt": "Hi", "max_tokens": 2, "stream": True}
-        ) as queued:
+    ask = {"prompt": "Hi", "max_tokens": 2}
+    with ThreadPoolExecutor(1) as pool, ExitStack() as running:
+        lines = running.enter_context(open_stream(server, max_tokens=8000))
+        next(lines)  # `lines` is kept: without it the client closes the connection
+        with server.client.stream("POST", COMPLETIONS, json={**ask, "stream": True}) as queued:
             raw = queued.iter_text()
             assert next(raw).startswith(": keepalive\n\n")
-            plain_body = {"prompt": "Hi", "max_tokens": 2}
-            with ThreadPoolExecutor(1) as pool:
-                plain: Future[httpx.Response] = pool.submit(server.post, COMPLETIONS, plain_body)
-                for _ in lines:
-                    pass
-                rest = "".join(raw)
-                assert ":" not in plain.result().text[:1]
-                strict_json(plain.result().content)
+            plain: Future[httpx.Response] = pool.submit(server.post, COMPLETIONS, ask)
+            until(lambda: server.metrics()["request_queue_length"] == 2, 5.0, "both wait")
+            running.close()  # the long one's client leaves: it is their turn
+            rest = "".join(raw)
+        strict_json(plain.result().content)
     assert rest.rstrip().endswith("data: [DONE]")
 
 
@@ -137,7 +133,7 @@ def test_overload_01_a_bounded_queue_refuses_at_once(start: Start) -> None:
 
 def test_reload_canary_03_sigterm_lets_running_streams_end(start: Start) -> None:
     server = start("--shutdown-timeout", "60", "--max-num-seqs", "2")
-    with ThreadPoolExecutor(4) as pool, open_stream(server, max_tokens=60) as lines:
+    with ThreadPoolExecutor(4) as pool, open_stream(server, max_tokens=400) as lines:
         next(lines)
         queued = [pool.submit(server.post, COMPLETIONS, long_ask(8)) for _ in range(2)]
         until(lambda: server.metrics()["headway_requests_in_flight"] == 3, 10.0, "all are there")
