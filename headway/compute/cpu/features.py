@@ -32,6 +32,11 @@ def host_features() -> frozenset[str]:
     return frozenset(name for name, has in binding.get_host_cpu_features().items() if has)
 
 
+def enabled() -> frozenset[str]:
+    """What kernels may use: the host's features."""
+    return host_features()
+
+
 def offers(isa: Isa, features: frozenset[str]) -> bool:
     """Whether a CPU with these features runs the kernels of `isa`."""
     return any(needed <= features for needed in NEEDED[isa])
