@@ -18,6 +18,7 @@ from openai_stub import Emit, serve
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
+BLOCK_TOKENS = 32  # of the CPU plugin's paged attention
 FINISHED = {
     genai.GenerationStatus.FINISHED,
     genai.GenerationStatus.IGNORED,
@@ -32,7 +33,7 @@ class OpenVinoEngine:
     def __init__(self, options: argparse.Namespace) -> None:
         self._tokenizer = Tokenizer.from_file(options.tokenizer)
         scheduler = genai.SchedulerConfig()
-        scheduler.cache_size = options.cache_gib
+        scheduler.num_kv_blocks = options.kv_tokens // BLOCK_TOKENS
         scheduler.max_num_batched_tokens = options.batched_tokens
         scheduler.enable_prefix_caching = True
         scheduler.dynamic_split_fuse = True
@@ -90,7 +91,7 @@ def main() -> None:
     parser.add_argument("--precision", default="bf16", choices=("bf16", "f32", "f16"))
     parser.add_argument("--kv-precision", help="e.g. u8, bf16 (default: OpenVINO's own choice)")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--cache-gib", type=int, default=4)
+    parser.add_argument("--kv-tokens", type=int, default=69632, help="room of the KV cache")
     parser.add_argument("--batched-tokens", type=int, default=256)
     options = parser.parse_args()
     serve(OpenVinoEngine(options), options.port)

@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--page-size", type=int, default=32)
-    parser.add_argument("--cache-tokens", type=int, default=32768)
+    parser.add_argument("--cache-tokens", type=int, default=69632)
     parser.add_argument("--batched-tokens", type=int, default=512)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
