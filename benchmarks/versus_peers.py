@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -94,6 +95,8 @@ class Sitting(NamedTuple):
 def main() -> int:
     """Run what is left, print the table, write the file; status 1 when a server is missing."""
     options = parse_arguments()
+    # So that a server in a session of its own is ended, too, when this program is.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     target = HERE / "results" / f"{options.name}.json"
     sitting = make_sitting(options)
     result = opened(target, options, sitting)
@@ -312,18 +315,19 @@ def run_step(result: dict[str, Any], step: Step, sitting: Sitting, target: Path)
 
 
 def first_token(server: Server, served: str, began: float) -> float:
-    """Seconds from the start to the first streamed token."""
+    """Seconds from the start to the first streamed token; the answer is read to its end."""
     body = {"model": served, "prompt": "The sea", "max_tokens": 4, "stream": True}
+    url, at = f"{server.base_url}/v1/completions", None
     try:
-        with httpx.stream(
-            "POST", f"{server.base_url}/v1/completions", json=body, timeout=120.0
-        ) as r:
-            for line in r.iter_lines():
-                if line.startswith("data:"):
-                    return time.monotonic() - began
+        with httpx.stream("POST", url, json=body, timeout=120.0) as response:
+            for line in response.iter_lines():
+                if at is None and line.startswith("data:"):
+                    at = time.monotonic() - began
     except httpx.HTTPError as error:
         raise ServerFailedError(f"its first request failed: {error}") from error
-    raise ServerFailedError("its first request brought no token")
+    if at is None:
+        raise ServerFailedError("its first request brought no token")
+    return at
 
 
 def run_workload(
