@@ -195,7 +195,7 @@ def best_peer(runs: Sequence[Run], figure: Figure) -> str | None:
     """The peer with the best scout value; for a dependent figure, its chooser's best peer."""
     if figure.chosen_by is not None:
         return best_peer(runs, BY_KEY[figure.chosen_by])
-    peers = sorted({run["system"] for run in runs} - {OURS})
+    peers: list[str] = sorted({run["system"] for run in runs} - {OURS})
     scouted = {
         name: found[SCOUT]
         for name in peers
