@@ -21,6 +21,7 @@ MAX_ATTEMPTS = 3  # of one workload on one system in one round
 OK = "ok"
 DISTURBED = "disturbed"
 FAILED = "failed"
+TOO_SLOW = "too slow"  # not done within the limit: not tried again
 
 START = "start"
 WORKLOADS = ("w1", "w2", "w3", "w4", "prefill")
@@ -170,13 +171,13 @@ def verdict(figures: Mapping[str, Any], limit: float = DISTURBED_CORES) -> str:
 
 
 def is_done(runs: Iterable[Run], number: int, system: str, workload: str) -> bool:
-    """Whether nothing is left to try: it counted once, or was tried often enough."""
+    """Whether nothing is left to try: it counted, was too slow, or was tried often enough."""
     tried = [
         run
         for run in runs
         if (run["round"], run["system"], run["workload"]) == (number, system, workload)
     ]
-    return len(tried) >= MAX_ATTEMPTS or any(run["verdict"] == OK for run in tried)
+    return len(tried) >= MAX_ATTEMPTS or any(run["verdict"] in (OK, TOO_SLOW) for run in tried)
 
 
 def values(runs: Iterable[Run], system: str, figure: Figure, *, scout: bool) -> dict[int, float]:

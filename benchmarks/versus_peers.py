@@ -40,6 +40,7 @@ from comparison import (
     OURS,
     OWN_WORKLOADS,
     START,
+    TOO_SLOW,
     WORKLOADS,
     Step,
     compare,
@@ -79,7 +80,6 @@ SLOTS, SLOT_TOKENS = 16, 4352  # llama.cpp divides its room; W4's long prompts m
 KV_TOKENS = SLOTS * SLOT_TOKENS
 BYTES_PER_KV_VALUE = 2
 START_S = 600.0
-CLIENT_S = 1200.0
 SETUP_S = 3600.0
 
 
@@ -90,6 +90,7 @@ class Sitting(NamedTuple):
     tokenizer: Path
     folder: Path  # for logs and the client's files
     allow: float  # cores that others may use
+    limit: float  # seconds for one workload
 
 
 def main() -> int:
@@ -153,7 +154,7 @@ def make_sitting(options: argparse.Namespace) -> Sitting:
     model = Path(fetch_builtin(ConsoleProgress(), cache_folder()))
     folder = cache_folder() / "benchmarks"
     tokenizer = write_tokenizer(model, folder)
-    return Sitting(open_model(str(model)), tokenizer, folder, options.allow_others)
+    return Sitting(open_model(str(model)), tokenizer, folder, options.allow_others, options.limit)
 
 
 def opened(target: Path, options: argparse.Namespace, sitting: Sitting) -> dict[str, Any]:
@@ -267,8 +268,10 @@ def run_all(result: dict[str, Any], steps: list[Step], sitting: Sitting, target:
             run_step(result, step, sitting, target)
         except ServerFailedError as error:
             miss(result, step.system, str(error))
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        except subprocess.CalledProcessError as error:
             miss(result, step.system, f"the client failed: {error}"[:300])
+        except subprocess.TimeoutExpired:
+            pass  # noted; whatever the server is still busy with has ended with it
         save(result, target)
 
 
@@ -350,19 +353,28 @@ def run_workload(
     began = time.monotonic()
     # New prompts every time: the server still knows those of the last attempt.
     seed = 10 * step.round + attempt
-    subprocess.run(
-        [
-            *(sys.executable, str(HERE / "measure.py"), "--workload", workload),
-            *("--base-url", server.base_url, "--model", served, "--seed", str(seed)),
-            *("--tokenizer", str(sitting.tokenizer), "--server-pid", str(server.process.pid)),
-            *("--json", str(output), *(("--warm-up",) if warm_up else ())),
-        ],
-        check=True,
-        timeout=CLIENT_S,
-    )
+    command = [
+        *(sys.executable, str(HERE / "measure.py"), "--workload", workload),
+        *("--base-url", server.base_url, "--model", served, "--seed", str(seed)),
+        *("--tokenizer", str(sitting.tokenizer), "--server-pid", str(server.process.pid)),
+        *("--json", str(output), *(("--warm-up",) if warm_up else ())),
+    ]
+    try:
+        subprocess.run(command, check=True, timeout=sitting.limit)
+    except subprocess.TimeoutExpired:
+        add_run(result, step, workload, attempt, {}, sitting.limit, said=TOO_SLOW)
+        raise
     figures = json.loads(output.read_text()) | memory_mib(server.process.pid)
     output.unlink()
-    add_run(result, step, workload, attempt, figures, time.monotonic() - began, sitting.allow)
+    add_run(
+        result,
+        step,
+        workload,
+        attempt,
+        figures,
+        time.monotonic() - began,
+        said=verdict(figures, sitting.allow),
+    )
 
 
 def add_run(
@@ -372,7 +384,8 @@ def add_run(
     attempt: int,
     figures: dict[str, Any],
     wall_s: float,
-    allow: float = DISTURBED_CORES,
+    *,
+    said: str = OK,
 ) -> None:
     """Keep a run and print a line for it."""
     run = {
@@ -381,7 +394,7 @@ def add_run(
         "workload": workload,
         "attempt": attempt,
         "seed": 10 * step.round + attempt,
-        "verdict": verdict(figures, allow),
+        "verdict": said,
         "at": datetime.now(UTC).isoformat("T", "seconds"),
         "wall_s": wall_s,
         "figures": figures,
@@ -395,7 +408,8 @@ def add_run(
     note = {
         OK: "",
         DISTURBED: f"  disturbed: others used {figures.get('other_cores_used', 0):.2f} cores",
-    }.get(run["verdict"], f"  failed: {figures.get('first_errors')}")
+        TOO_SLOW: f"  not done within {wall_s:.0f} s",
+    }.get(said, f"  failed: {figures.get('first_errors')}")
     print(f"   {workload:<8} {'  '.join(shown)}{note}", flush=True)
 
 

@@ -9,6 +9,7 @@ from benchmarks.comparison import (
     MAX_ATTEMPTS,
     OK,
     OURS,
+    TOO_SLOW,
     Step,
     best_peer,
     compare,
@@ -92,6 +93,7 @@ def test_a_workload_is_done_when_it_counted_or_was_tried_often_enough() -> None:
     assert not is_done([bad] * (MAX_ATTEMPTS - 1), 1, "a", "w1")
     assert is_done([bad] * MAX_ATTEMPTS, 1, "a", "w1")
     assert is_done([bad, speed(1, "a", 1.0)], 1, "a", "w1")
+    assert is_done([run(1, "a", "w1", {}, said=TOO_SLOW)], 1, "a", "w1")
     assert not is_done([speed(0, "a", 1.0), speed(1, "b", 1.0)], 1, "a", "w1")
 
 
