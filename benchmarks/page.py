@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 PLACE = re.compile(r"(<!-- made: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NOTHING = "Not measured yet.\n"
 BYTES_IN_MB = 1e6
+WITHIN = 1.01  # of the float32 reference's perplexity: what a compared form may cost
 
 Result = Mapping[str, Any]
 
@@ -36,6 +37,7 @@ KINDS = (
     Kind("growth", ("models", "overhead", "roofline")),
     Kind("quality", ("candidates", "reference")),
     Kind("startup", ("seconds", "runs")),
+    Kind("peer-quality", ("peers", "reference")),
     Kind("profile", ("results", "model", "threads")),
 )
 
@@ -97,6 +99,7 @@ def made(folder: Path, titles: Mapping[str, Title]) -> dict[str, str]:
         "growth-facts": ("growth", growth_facts),
         "profile": ("profile", profile_table),
         "startup": ("startup", startup_table),
+        "peer-quality": ("peer-quality", peer_quality_table),
     }
     texts = {
         place: maker(found[kind]) if kind in found else NOTHING
@@ -375,6 +378,26 @@ def quality_table(results: Sequence[Result]) -> str:
             )
     header = ("executor", "text", "positions", "KL, nats", "same best token", "same where clear")
     return table((*header, "perplexity ratio", "run"), rows) if rows else NOTHING
+
+
+def peer_quality_table(result: Result) -> str:
+    """Perplexity of each peer's form over the float32 reference's."""
+    rows = []
+    for name, each in sorted(result["peers"].items()):
+        if "missing" in each:
+            rows.append([name, *["–"] * 3, each["missing"]])
+            continue
+        texts = each["texts"]
+        ratios = [
+            f"{texts[text]['ratio']:.4f}" if "ratio" in texts.get(text, {}) else "–"
+            for text in ("code", "prose", "all")
+        ]
+        said = "–"
+        if "ratio" in texts["all"]:
+            said = "yes" if texts["all"]["ratio"] <= WITHIN else "no"
+        rows.append([name, *ratios, said])
+    text = table(("peer", "code", "prose", "both", "within 1 %"), rows)
+    return f"{text}\n{link(result)}: commit {result['commit'][:12]}.\n"
 
 
 def charts_of(growth: Result) -> dict[str, dict[str, Any]]:

@@ -126,6 +126,13 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
+        "--limit",
+        type=float,
+        default=420.0,
+        metavar="S",
+        help="seconds for one workload; who needs longer is out of it (default: %(default)s)",
+    )
+    parser.add_argument(
         "--plan", action="store_true", help="say what is left and how long it takes"
     )
     parser.add_argument("--fresh", action="store_true", help="forget what the file holds")

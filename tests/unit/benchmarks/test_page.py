@@ -158,6 +158,18 @@ def test_of_two_quality_runs_of_one_executor_the_later_is_shown(tmp_path: Path) 
     assert "1.05" not in made
 
 
+def test_a_peers_form_that_loses_more_than_a_hundredth_is_named(tmp_path: Path) -> None:
+    def texts(ratio: float) -> dict[str, Any]:
+        return {"texts": {"code": {"ratio": 1.0}, "prose": {}, "all": {"ratio": ratio}}}
+
+    peers = {"b": texts(1.011), "a": texts(1.01), "c": {"missing": "no disk"}}
+    result = {"peers": peers, "reference": "q.json", "commit": "0123456789abcdef"}
+    write(tmp_path, "p.json", result)
+    made = page.made(tmp_path, TITLES)["peer-quality"]
+    assert "| a | 1.0000 | – | 1.0100 | yes |\n| b | 1.0000 | – | 1.0110 | no |" in made
+    assert "| c | – | – | – | no disk |" in made
+
+
 def test_a_profile_has_a_row_a_phase_and_shares_of_the_step(tmp_path: Path) -> None:
     case = {
         "name": "decode",
