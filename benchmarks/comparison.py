@@ -17,6 +17,9 @@ from typing import Any, NamedTuple
 OURS = "headway"
 SCOUT = 0
 DISTURBED_CORES = 0.2  # cores that neither the server nor the client used
+TIMED = ("w1", "w2", "w3", "prefill")  # workloads whose figures are work / time
+HOPELESS = 3.0
+LEAST_LIMIT_S = 60.0
 MAX_ATTEMPTS = 3  # of one workload on one system in one round
 OK = "ok"
 DISTURBED = "disturbed"
@@ -178,6 +181,22 @@ def is_done(runs: Iterable[Run], number: int, system: str, workload: str) -> boo
         if (run["round"], run["system"], run["workload"]) == (number, system, workload)
     ]
     return len(tried) >= MAX_ATTEMPTS or any(run["verdict"] in (OK, TOO_SLOW) for run in tried)
+
+
+def limit_s(runs: Iterable[Run], workload: str, most: float) -> float:
+    """Seconds after which a system is too slow for a workload.
+
+    Where time says it all, that is three times what the quickest took in the scout round: who
+    needs longer cannot be the best. W4 is about gaps, so there it is `most`.
+    """
+    took: list[float] = [
+        run["wall_s"]
+        for run in runs
+        if (run["round"], run["workload"], run["verdict"]) == (SCOUT, workload, OK)
+    ]
+    if workload not in TIMED or not took:
+        return most
+    return min(most, max(LEAST_LIMIT_S, HOPELESS * min(took)))
 
 
 def values(runs: Iterable[Run], system: str, figure: Figure, *, scout: bool) -> dict[int, float]:

@@ -148,6 +148,13 @@ def facts(result: Result) -> str:
         f"server. {result['discarded']} of {len(result['runs'])} runs did not count, because "
         f"others used more than {settings['others_at_most']:g} cores or a request failed.\n"
     ]
+    slow = [
+        f"{run['system']} in {run['workload'].upper()} ({run['wall_s']:.0f} s)"
+        for run in result["runs"]
+        if run.get("verdict") == "too slow"
+    ]
+    if slow:
+        lines.append(f"\nToo slow to be the best, and stopped: {', '.join(slow)}.\n")
     for name, reason in result["missing"].items():
         lines.append(f"\nMissing: {name}: {reason}.\n")
     return "".join(lines)

@@ -16,6 +16,7 @@ from benchmarks.comparison import (
     estimate_s,
     is_done,
     left_of,
+    limit_s,
     own_figures,
     reached,
     round_steps,
@@ -95,6 +96,22 @@ def test_a_workload_is_done_when_it_counted_or_was_tried_often_enough() -> None:
     assert is_done([bad, speed(1, "a", 1.0)], 1, "a", "w1")
     assert is_done([run(1, "a", "w1", {}, said=TOO_SLOW)], 1, "a", "w1")
     assert not is_done([speed(0, "a", 1.0), speed(1, "b", 1.0)], 1, "a", "w1")
+
+
+def test_a_system_is_given_up_after_three_times_the_quickest_of_the_scout_round() -> None:
+    runs = [
+        speed(0, "a", 1.0, wall_s=50.0),
+        speed(0, "b", 1.0, wall_s=40.0),
+        speed(0, "c", 1.0, wall_s=1.0, said=DISTURBED),
+        speed(1, OURS, 1.0, wall_s=2.0),
+        run(0, "a", "w4", {}, wall_s=30.0),
+        speed(0, "a", 1.0, "w2", wall_s=5.0),
+    ]
+    assert limit_s(runs, "w1", 300.0) == 120.0
+    assert limit_s(runs, "w1", 90.0) == 90.0
+    assert limit_s(runs, "w2", 300.0) == 60.0, "never less than a minute"
+    assert limit_s(runs, "w4", 300.0) == 300.0
+    assert limit_s([], "w1", 300.0) == 300.0
 
 
 def test_a_restarted_command_does_only_what_is_left() -> None:

@@ -37,7 +37,8 @@ def versus(**changes: Any) -> dict[str, Any]:
         "machine": MACHINE,
         "settings": {"threads": 2, "kv_tokens": 69632, "others_at_most": 0.2},
         "model": {"weight_bytes": 96e6},
-        "runs": [{}] * 12,
+        "runs": [{}] * 11
+        + [{"verdict": "too slow", "system": "s", "workload": "w3", "wall_s": 75}],
         "discarded": 1,
         "missing": {"c": "no disk"},
         "rooflines": [{"round": 1, "read_gb_s": 30.0}, {"round": 2, "read_gb_s": 33.0}],
@@ -104,6 +105,7 @@ def test_the_comparison_shows_medians_with_ranges_and_who_is_missing(tmp_path: P
     assert "| figure | headway | a | b |" in made["versus-all"]
     assert "| Start, s | 3.00 | 9.00 | – |" in made["versus-all"]
     assert "1 of 12 runs did not count" in made["versus-facts"]
+    assert "stopped: s in W3 (75 s)." in made["versus-facts"]
     assert "Missing: c: no disk." in made["versus-facts"]
     assert "| read bandwidth, GB/s | 33.0 (30.0–33.0) |" in made["roofline"]
     assert made["installs"] == page.NOTHING
