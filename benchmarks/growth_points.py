@@ -191,15 +191,18 @@ def costs_of(model: LoadedModel) -> Costs:
 
 
 def times(work: Callable[[], float], seconds: float, most: int) -> dict[str, float]:
-    """Best and median of as many repetitions as fit into the time, after one uncounted."""
+    """Best and median of as many repetitions as fit into the time.
+
+    The first is not counted, unless it alone took longer than that.
+    """
     first = work()
-    count = 1 if first > seconds else max(3, min(most, int(seconds / max(first, 1e-6))))
-    each = [work() for _ in range(count)]
+    count = max(3, min(most, int(seconds / max(first, 1e-6))))
+    each = [first] if first > seconds else [work() for _ in range(count)]
     return {
         "best_ms": min(each) * 1e3,
         "median_ms": statistics.median(each) * 1e3,
         "worst_ms": max(each) * 1e3,
-        "repeats": count,
+        "repeats": len(each),
     }
 
 

@@ -17,6 +17,7 @@ IMPORTS = {
     "openvino": "import openvino_genai",
     "transformers": "from transformers import AutoModelForCausalLM",
 }
+MADE = {OURS: "headway", "openvino": "openvino-runtime"}  # only to be measured
 RUNS = 5
 MIB = 1 << 20
 
@@ -25,7 +26,8 @@ def measure(peers: Sequence[str], folder: Path) -> dict[str, dict[str, Any]]:
     """For Headway and each peer: MiB on disk, and the median seconds of its import.
 
     Headway's environment is the one of `peers.sh headway`: requirements/serve.lock, as a user
-    gets it. llama.cpp is a program without Python: the size is that of the server's binary.
+    gets it; OpenVINO's is without what converts models. llama.cpp is a program without Python:
+    the size is that of the server's binary.
     """
     found: dict[str, dict[str, Any]] = {}
     for name in (OURS, *dict.fromkeys(peer.partition(":")[0] for peer in peers)):
@@ -40,10 +42,10 @@ def _of(name: str, folder: Path) -> dict[str, Any]:
     if name == "llama.cpp":
         binary = folder / "llama.cpp" / "build" / "bin" / "llama-server"
         return {"mib": binary.stat().st_size / MIB, "what": "the server's binary"}
-    if name == OURS:
+    if name in MADE:
         script = Path(__file__).resolve().with_name("peers.sh")
-        subprocess.run(["bash", str(script), OURS], check=True, capture_output=True)
-    venv = folder / "venv" / name
+        subprocess.run(["bash", str(script), MADE[name]], check=True, capture_output=True)
+    venv = folder / "venv" / MADE.get(name, name)
     used = subprocess.run(
         ["du", "-s", "--block-size=1M", str(venv)], check=True, capture_output=True, text=True
     )
