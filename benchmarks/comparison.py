@@ -211,6 +211,14 @@ def values(runs: Iterable[Run], system: str, figure: Figure, *, scout: bool) -> 
     return found
 
 
+def never_counted(runs: Iterable[Run]) -> list[str]:
+    """ "system workload" of all that was tried and never counted, but for what was too slow."""
+    tried: dict[str, set[str]] = {}
+    for run in runs:
+        tried.setdefault(f"{run['system']} {run['workload']}", set()).add(run["verdict"])
+    return sorted(name for name, verdicts in tried.items() if not verdicts & {OK, TOO_SLOW})
+
+
 def best_peer(runs: Sequence[Run], figure: Figure) -> str | None:
     """The peer with the best scout value; for a dependent figure, its chooser's best peer."""
     if figure.chosen_by is not None:

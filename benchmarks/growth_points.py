@@ -314,10 +314,10 @@ def overhead(threads: int) -> dict[str, float]:
     shares, steps = [], []
     while core.has_work():
         inside[0], began = 0.0, time.perf_counter()
-        plan = core.plan(Seconds(0.0))
+        plan = core.plan(Seconds(began))
         assert plan is not None
         executor.submit(plan)
-        core.commit(plan, executor.collect(), Seconds(0.0))
+        core.commit(plan, executor.collect(), Seconds(time.perf_counter()))
         took = time.perf_counter() - began
         if len(plan.tables) == OVERHEAD_BATCH == len(plan.token_ids):
             steps.append(took)

@@ -155,6 +155,8 @@ def facts(result: Result) -> str:
     ]
     if slow:
         lines.append(f"\nToo slow to be the best, and stopped: {', '.join(slow)}.\n")
+    if result["never_counted"]:
+        lines.append(f"\nNo run counted of: {', '.join(result['never_counted'])}.\n")
     for name, reason in result["missing"].items():
         lines.append(f"\nMissing: {name}: {reason}.\n")
     return "".join(lines)

@@ -48,6 +48,7 @@ from comparison import (
     estimate_s,
     left_of,
     limit_s,
+    never_counted,
     own_figures,
     round_steps,
     scout_steps,
@@ -446,6 +447,7 @@ def finish(result: dict[str, Any], target: Path) -> None:
     result["comparison"] = compare(result["runs"])
     result["own"] = own_figures(result["runs"], result["rooflines"], result["model"])
     result["discarded"] = sum(run["verdict"] != OK for run in result["runs"])
+    result["never_counted"] = never_counted(result["runs"])
     save(result, target)
     titles = {figure.key: f"{figure.title}, {figure.unit}" for figure in FIGURES}
     for row in result["comparison"]:

@@ -17,6 +17,7 @@ from benchmarks.comparison import (
     is_done,
     left_of,
     limit_s,
+    never_counted,
     own_figures,
     reached,
     round_steps,
@@ -96,6 +97,17 @@ def test_a_workload_is_done_when_it_counted_or_was_tried_often_enough() -> None:
     assert is_done([bad, speed(1, "a", 1.0)], 1, "a", "w1")
     assert is_done([run(1, "a", "w1", {}, said=TOO_SLOW)], 1, "a", "w1")
     assert not is_done([speed(0, "a", 1.0), speed(1, "b", 1.0)], 1, "a", "w1")
+
+
+def test_what_never_counted_is_named() -> None:
+    runs = [
+        speed(0, "a", 1.0, said=DISTURBED),
+        speed(0, "a", 1.0, said=FAILED),
+        speed(0, "b", 1.0, said=DISTURBED),
+        speed(1, "b", 1.0),
+        speed(0, "c", 1.0, said=TOO_SLOW),
+    ]
+    assert never_counted(runs) == ["a w1"]
 
 
 def test_a_system_is_given_up_after_three_times_the_quickest_of_the_scout_round() -> None:

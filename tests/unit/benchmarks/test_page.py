@@ -41,6 +41,7 @@ def versus(**changes: Any) -> dict[str, Any]:
         + [{"verdict": "too slow", "system": "s", "workload": "w3", "wall_s": 75}],
         "discarded": 1,
         "missing": {"c": "no disk"},
+        "never_counted": ["d w4"],
         "rooflines": [{"round": 1, "read_gb_s": 30.0}, {"round": 2, "read_gb_s": 33.0}],
         "own": {"hit_over_miss": spread(0.3), "w1_share_of_floor": spread(0.61)},
         "comparison": rows,
@@ -106,6 +107,7 @@ def test_the_comparison_shows_medians_with_ranges_and_who_is_missing(tmp_path: P
     assert "| Start, s | 3.00 | 9.00 | – |" in made["versus-all"]
     assert "1 of 12 runs did not count" in made["versus-facts"]
     assert "stopped: s in W3 (75 s)." in made["versus-facts"]
+    assert "No run counted of: d w4." in made["versus-facts"]
     assert "Missing: c: no disk." in made["versus-facts"]
     assert "| read bandwidth, GB/s | 33.0 (30.0–33.0) |" in made["roofline"]
     assert made["installs"] == page.NOTHING
