@@ -16,6 +16,7 @@ import httpx
 
 POLL_S = 0.02
 STOP_S = 30.0  # after SIGTERM, for the whole process group
+KILLED_S = 30.0  # after SIGKILL, which a busy machine takes a moment for
 ALERT = ("error", "cannot", "failed", "no space", "not found", "no such", "in use", "denied")
 
 
@@ -81,13 +82,13 @@ def reason_in(text: str) -> str:
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
     """End the server and everything it started: politely, then by force."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for number, seconds in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, KILLED_S)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
-        deadline = time.monotonic() + STOP_S
+        deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            process.poll()  # reaps the leader, or its group would never be empty
             if not group_lives(process.pid):
+                process.wait()  # it has ended; reaped it is gone
                 return
             time.sleep(POLL_S)
 
