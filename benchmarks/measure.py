@@ -7,7 +7,7 @@
 Besides W1-W4 of load.py:
 
     prefill   one client, prompts of 512 and of 4,096 tokens, one token out
-    w3cold    W3's load with a prefix of its own for each request: what a miss costs
+    w3cold    half of W3, with a prefix of its own for each request: what a miss costs
     w3hit     one client: a prompt of 1,064 tokens that nobody sent before (a miss), then
               three with the same first 1,000 (hits); one token out
     w4quiet   W4's eight streams without the long prompts
@@ -63,7 +63,7 @@ async def prefill(run: Run) -> list[Record]:
 
 async def w3cold(run: Run) -> list[Record]:
     """W3 where no prefix is shared."""
-    requests = [Request(run.prompt(1064, f"w3cold/{i}"), 64) for i in range(64)]
+    requests = [Request(run.prompt(1064, f"w3cold/{i}"), 64) for i in range(32)]
     return await closed_loop(run.client, requests, concurrency=16)
 
 

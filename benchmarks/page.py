@@ -93,9 +93,12 @@ def made(folder: Path, titles: Mapping[str, Title]) -> dict[str, str]:
         "targets": ("versus", lambda r: targets_table(r, titles)),
         "roofline": ("versus", roofline_table),
         "installs": ("versus", installs_table),
-        "growth-batch": ("growth", lambda r: growth_table(r, by_batch=True)),
-        "growth-context": ("growth", lambda r: growth_table(r, by_batch=False)),
-        "growth-prefill": ("growth", prefill_table),
+        "growth-batch": ("growth", lambda r: images(r, "batch") + growth_table(r, by_batch=True)),
+        "growth-context": (
+            "growth",
+            lambda r: images(r, "context") + growth_table(r, by_batch=False),
+        ),
+        "growth-prefill": ("growth", lambda r: images(r, "prefill") + prefill_table(r)),
         "growth-facts": ("growth", growth_facts),
         "profile": ("profile", profile_table),
         "startup": ("startup", startup_table),
@@ -294,6 +297,13 @@ def growth_facts(result: Result) -> str:
         f"step at batch {overhead['batch']} spends {overhead['outside_kernels_share']:.1%} of its "
         f"{number(overhead['step_ms'])} ms (target: less than 5 %).\n"
     )
+
+
+def images(result: Result, what: str) -> str:
+    """The plots of one question, as the page shows them."""
+    charts = sorted(charts_of(result).items())
+    shown = [(name, each["title"]) for name, each in charts if name.startswith(f"growth-{what}")]
+    return "".join(f"![{title}](images/{name})\n\n" for name, title in shown)
 
 
 def growth_table(result: Result, *, by_batch: bool) -> str:

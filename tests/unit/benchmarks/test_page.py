@@ -125,6 +125,8 @@ def test_growth_is_a_row_a_point_and_a_plot_a_question(tmp_path: Path) -> None:
     write(tmp_path, "g.json", growth())
     made = page.made(tmp_path, TITLES)
     assert "| M 1.5B | 16 | 256 | 10.0 | 11.0 | 5.00 | 1,600 |" in made["growth-batch"]
+    picture = "![Decoding step over batch, 256 tokens of context](images/growth-batch.svg)"
+    assert made["growth-batch"].startswith(picture)
     assert "8,192" not in made["growth-batch"]
     assert "| M 1.5B | 1 | 8,192 |" in made["growth-context"]
     assert "| M 1.5B | 4 |" not in made["growth-context"]
