@@ -41,7 +41,7 @@ OVERHEAD_BATCH = 16
 OVERHEAD_PROMPT, OVERHEAD_TOKENS = 128, 128
 SKIPPED_STEPS = 8  # of the overhead's decoding, while it settles
 BLOCK = 16
-CHUNK_BYTES = 64 << 20
+REPEATED = 1 << 22  # random numbers, which then begin anew
 
 
 class Costs(NamedTuple):
@@ -163,16 +163,19 @@ def engine_for(model: LoadedModel, batch: int, context: int) -> ResolvedEngine:
 
 
 def fill(data: np.ndarray) -> None:
-    """Random bfloat16 numbers of about one in size, some megabytes of them over and over."""
-    flat = data.reshape(-1)
-    some = np.random.default_rng(0).standard_normal(CHUNK_BYTES // 4, dtype=np.float32)
-    if flat.dtype == np.uint16:
-        some_bits = (some.view(np.uint32) >> 16).astype(np.uint16)
+    """Random bfloat16 numbers of about one in size, the same in every layer.
+
+    data  [layers, ...], its memory in whatever order the pool keeps it
+    """
+    rng = np.random.default_rng(0)
+    some = rng.standard_normal(min(data[0].size, REPEATED), dtype=np.float32)
+    if data.dtype == np.uint16:
+        bits = (some.view(np.uint32) >> 16).astype(np.uint16)
     else:
-        some_bits = np.clip(some * 40, -127, 127).astype(np.int8).view(flat.dtype)
-    for start in range(0, flat.size, some_bits.size):
-        part = flat[start : start + some_bits.size]
-        part[:] = some_bits[: part.size]
+        bits = np.clip(some * 40, -127, 127).astype(np.int8).view(data.dtype)
+    layer = np.resize(bits, data[0].shape)
+    for index in range(len(data)):
+        data[index] = layer
 
 
 def costs_of(model: LoadedModel) -> Costs:
