@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -48,19 +49,9 @@ def main() -> int:
     model = open_model(fetch_builtin(ConsoleProgress(), cache_folder()))
     texts = read_texts(model, sorted((HERE / "texts").glob("*.txt")), options.max_tokens)
     ids = {text.name: text.ids for text in texts}
-    reference = page.newest(HERE / "results")["quality"]
+    reference = reference_for(model.path)
     target = HERE / "results" / f"{options.name}.json"
-    found: dict[str, Any] = json.loads(target.read_text())["peers"] if target.exists() else {}
-    for name in options.peers.split(","):
-        try:
-            scores = SCORERS[name.partition(":")[0]](name, ids)
-        except (ServerFailedError, httpx.HTTPError, subprocess.SubprocessError) as error:
-            found[name] = {"missing": f"{error}"[:300]}
-            print(f"{name} is missing: {error}", file=sys.stderr)
-            continue
-        found[name] = {"texts": figures(scores, reference)}
-        print(name, json.dumps(found[name]["texts"]), flush=True)
-    result = {
+    result: dict[str, Any] = {
         "name": options.name,
         "date": datetime.now(UTC).isoformat("T", "seconds"),
         "commit": commit(),
@@ -68,11 +59,30 @@ def main() -> int:
         "versions": versions(),
         "command": plain([sys.executable, *sys.argv]),
         "reference": reference["file"],
-        "peers": found,
+        "peers": json.loads(target.read_text())["peers"] if target.exists() else {},
     }
-    target.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"wrote {target}")
-    return int(any("missing" in each for each in found.values()))
+    for name in options.peers.split(","):
+        result["peers"][name] = found = measure(name, ids, reference)
+        print(name, json.dumps(found), flush=True)
+        target.write_text(json.dumps(result, indent=1) + "\n")
+    return int(any("missing" in each for each in result["peers"].values()))
+
+
+def reference_for(model_path: str) -> dict[str, Any]:
+    """The newest quality run on this model."""
+    name = Path(model_path).name
+    runs = [r for r in page.all_of(HERE / "results", "quality") if r["model"]["file"] == name]
+    if not runs:
+        raise SystemExit(f"no results/quality-*.json is of {name}; run quality.py first")
+    return runs[-1]
+
+
+def measure(name: str, ids: dict[str, list[int]], reference: dict[str, Any]) -> dict[str, Any]:
+    """A peer's figures under "texts", or under "missing" why there are none."""
+    try:
+        return {"texts": figures(SCORERS[name.partition(":")[0]](name, ids), reference)}
+    except (ServerFailedError, httpx.HTTPError, subprocess.SubprocessError) as error:
+        return {"missing": f"{error}"[:300]}
 
 
 def figures(scores: dict[str, list[float]], reference: dict[str, Any]) -> dict[str, Any]:
@@ -83,7 +93,7 @@ def figures(scores: dict[str, list[float]], reference: dict[str, Any]) -> dict[s
         each = scores[name] if name in scores else [s for part in scores.values() for s in part]
         perplexity = math.exp(-sum(each) / len(each))
         found[name] = {"positions": len(each), "perplexity": perplexity}
-        if known[name]["positions"] == len(each):  # the same tokens
+        if known.get(name, {}).get("positions") == len(each):  # the same tokens
             found[name]["ratio"] = perplexity / known[name]["perplexity_a"]
     return found
 
