@@ -377,7 +377,8 @@ def quality_table(results: Sequence[Result]) -> str:
     latest: dict[tuple[str, str], tuple[Result, Result]] = {}
     for result in results:
         for candidate in result["candidates"]:
-            key = (result["model"]["file"], candidate["executor"])
+            name = candidate.get("candidate") or candidate["executor"]
+            key = (result["model"]["file"], name)
             latest.pop(key, None)
             latest[key] = (result, candidate)
     rows = []

@@ -3,10 +3,10 @@
 
     PEERS_DIR=~/peers .venv/bin/python benchmarks/peer_quality.py --name peer-quality
 
-The peers get the very tokens that quality.py feeds to our executors, and tell the
-log-probability of each from what went before. The reference, our torch executor in float32 on
-the same weights, is taken from the newest results/quality-*.json. Only a form that stays within
-1 % of it is compared in speed. Peers that the file already has are kept unless named again.
+The peers get the same tokens and tell the log-probability of each from what went before. The
+reference is transformers in float32 on the same weights. Only a form that stays within 1 % of its
+perplexity is a fair opponent in speed. Every peer is kept as it is measured; a second call with
+other --peers adds to the file.
 """
 
 from __future__ import annotations
@@ -18,12 +18,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import httpx
-import page
-from quality import read_texts
 from run_workloads import HERE, cache_folder, commit, free_port, machine, plain, versions
 from servers import ServerFailedError, started
 from versus_peers import PEERS, START_S, command_of, environment_of, peers_dir
@@ -31,8 +28,10 @@ from versus_peers import PEERS, START_S, command_of, environment_of, peers_dir
 from headway.service.loaders.builtin import fetch_builtin
 from headway.service.loaders.model_files import open_model
 from headway.service.loaders.progress import ConsoleProgress
+from headway.service.loaders.tokenizer_files import build_tokenizer
 
 MAX_TOKENS = 512
+REFERENCE = "transformers:generate-f32"
 CANDIDATES = (400, 50_000)  # of llama.cpp's answer: the token is nearly always among the first
 SCORE_S = 900.0
 
@@ -47,9 +46,13 @@ def main() -> int:
     parser.add_argument("--max-tokens", type=int, default=MAX_TOKENS, help="of each text")
     options = parser.parse_args()
     model = open_model(fetch_builtin(ConsoleProgress(), cache_folder()))
-    texts = read_texts(model, sorted((HERE / "texts").glob("*.txt")), options.max_tokens)
-    ids = {text.name: text.ids for text in texts}
-    reference = reference_for(model.path)
+    tokenizer = build_tokenizer(model)
+    ids = {
+        path.stem: list(tokenizer.encode(path.read_text(), add_special=True, parse_special=False))[
+            : options.max_tokens
+        ]
+        for path in sorted((HERE / "texts").glob("*.txt"))
+    }
     target = HERE / "results" / f"{options.name}.json"
     result: dict[str, Any] = {
         "name": options.name,
@@ -58,23 +61,24 @@ def main() -> int:
         "machine": machine(),
         "versions": versions(),
         "command": plain([sys.executable, *sys.argv]),
-        "reference": reference["file"],
-        "peers": json.loads(target.read_text())["peers"] if target.exists() else {},
+        "tokens": {name: len(each) for name, each in ids.items()},
+        "reference": REFERENCE,
+        "peers": {},
     }
-    for name in options.peers.split(","):
+    if target.exists():
+        earlier = json.loads(target.read_text())
+        if earlier["tokens"] != result["tokens"]:
+            raise SystemExit(f"{target} is of other texts; choose another --name")
+        result["peers"] = earlier["peers"]
+    names = [name for name in options.peers.split(",") if name]
+    if "texts" not in result["peers"].get(REFERENCE, {}):
+        names.insert(0, REFERENCE)
+    for name in names:
+        reference = result["peers"].get(REFERENCE, {}).get("texts", {})
         result["peers"][name] = found = measure(name, ids, reference)
         print(name, json.dumps(found), flush=True)
         target.write_text(json.dumps(result, indent=1) + "\n")
     return int(any("missing" in each for each in result["peers"].values()))
-
-
-def reference_for(model_path: str) -> dict[str, Any]:
-    """The newest quality run on this model."""
-    name = Path(model_path).name
-    runs = [r for r in page.all_of(HERE / "results", "quality") if r["model"]["file"] == name]
-    if not runs:
-        raise SystemExit(f"no results/quality-*.json is of {name}; run quality.py first")
-    return runs[-1]
 
 
 def measure(name: str, ids: dict[str, list[int]], reference: dict[str, Any]) -> dict[str, Any]:
@@ -87,14 +91,13 @@ def measure(name: str, ids: dict[str, list[int]], reference: dict[str, Any]) -> 
 
 def figures(scores: dict[str, list[float]], reference: dict[str, Any]) -> dict[str, Any]:
     """Perplexity of each text and of all, and its ratio to the reference's."""
-    known = reference["candidates"][0]["texts"]
-    found = {}
+    found: dict[str, Any] = {}
     for name in (*scores, "all"):
         each = scores[name] if name in scores else [s for part in scores.values() for s in part]
         perplexity = math.exp(-sum(each) / len(each))
         found[name] = {"positions": len(each), "perplexity": perplexity}
-        if known.get(name, {}).get("positions") == len(each):  # the same tokens
-            found[name]["ratio"] = perplexity / known[name]["perplexity_a"]
+        if name in reference:
+            found[name]["ratio"] = perplexity / reference[name]["perplexity"]
     return found
 
 
