@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -45,6 +46,7 @@ def main() -> int:
     parser.add_argument("--peers", default=",".join(PEERS), help="NAME:VARIANT,...")
     parser.add_argument("--max-tokens", type=int, default=MAX_TOKENS, help="of each text")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # servers end with us
     model = open_model(fetch_builtin(ConsoleProgress(), cache_folder()))
     tokenizer = build_tokenizer(model)
     ids = {
