@@ -90,7 +90,9 @@ def find_groups(
     for i in range(GROUPS):
         position = min(start + 16 * i, last // 16 * 16)
         block = np.intp(table[position // block_size])
-        write_address(out + 8 * i, base + block * data.strides[0] + 2 * (position % block_size * step))
+        write_address(
+            out + 8 * i, base + block * data.strides[0] + 2 * (position % block_size * step)
+        )
 
 
 @kernel
