@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     for key in WARMUP_OPTIONS:
         _add_option(warming, BY_KEY[key])
     commands.add_parser("version", help="print the version")
-    commands.add_parser("bench", help="measure a running server (headway bench serve)")
+    commands.add_parser("bench", help="measure: headway bench serve|latency|throughput|startup")
     return top
 
 
@@ -92,13 +92,27 @@ def _no_option(command: str, given: str) -> str:
 
 
 def _bench(arguments: Sequence[str]) -> int:
-    # Here and not above: its HTTP client and datasets are of no use to a server.
-    from headway.app.bench import add_arguments, run
+    # Here and not above: their HTTP client, datasets and kernels are of no use to a server.
+    from headway.app import bench, bench_latency, bench_startup, bench_throughput
+    from headway.app.bench_model import model_options
 
-    top = OneLineParser(prog="headway bench", description="Measure a running server.")
+    top = OneLineParser(prog="headway bench", description="Measure a server or an engine.")
     commands = top.add_subparsers(dest="what", required=True, parser_class=OneLineParser)
-    add_arguments(commands.add_parser("serve", help="send requests and report latencies"))
-    return run(top.parse_args(arguments))
+    bench.add_arguments(commands.add_parser("serve", help="load a running server"))
+    runs = {"serve": bench.run}
+    for name, module, options, text in (
+        ("latency", bench_latency, model_options(), "time one batch, without a server"),
+        ("throughput", bench_throughput, model_options(), "time many requests, without a server"),
+        ("startup", bench_startup, list(OPTIONS), "time starts of headway serve"),
+    ):
+        command = commands.add_parser(name, help=text, allow_abbrev=False)
+        module.add_arguments(command)
+        group = command.add_argument_group("as in headway serve")
+        for option in options:
+            _add_option(group, option)
+        runs[name] = module.run
+    chosen = top.parse_args(arguments)
+    return runs[chosen.what](chosen)
 
 
 _NOT_OPTIONS = frozenset({"command", "config", "model_path"})
