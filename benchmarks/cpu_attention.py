@@ -40,14 +40,12 @@ class Case:
 
 
 CASES = (
-    Case("decode", 1, 256),
+    *(Case("decode", 1, context) for context in (256, 1024, 4096, 8192)),
     Case("decode", 16, 256),
-    Case("decode", 64, 256),
-    Case("decode", 1, 4096),
     Case("decode", 16, 1024),
+    Case("decode", 64, 256),
     Case("decode, shared prefix", 16, 1096, shared=1024),
-    Case("prompt", 1, 512, num_tokens=512),
-    Case("prompt", 1, 4096, num_tokens=512),
+    *(Case("prompt", 1, context, num_tokens=512) for context in (512, 1024, 2048, 4096, 8192)),
 )
 
 
@@ -170,11 +168,12 @@ def main() -> None:
     parser.add_argument("--heads", default="9,3,64", help="query heads, KV heads, head_dim")
     parser.add_argument("--seconds", type=float, default=0.5, help="for each case")
     parser.add_argument("--json", help="write the figures there")
+    parser.add_argument("--only", default="", help="cases whose name starts so")
     options = parser.parse_args()
     num_heads, num_kv_heads, head_dim = (int(part) for part in options.heads.split(","))
     heads = (num_heads, num_kv_heads, head_dim)
     results = []
-    for case in CASES:
+    for case in (case for case in CASES if case.name.startswith(options.only)):
         for cold in (False, True) if case.num_tokens == 1 else (False,):
             times = Bench(case, heads, options.threads, cold).times(options.seconds)
             best, median = min(times), statistics.median(times)

@@ -1,6 +1,7 @@
 """The CPU executor against transformers and the torch executor: small random Llamas.
 
-Where weights are float32 nothing is rounded but K and V, to bfloat16: 2^-9 at most, of each.
+Where weights are float32 nothing is rounded but what attention multiplies, to bfloat16 (Q, K,
+V and the weights of softmax): 2^-9 at most, of each.
 Where they are quantized the inputs of matrices are too, to 8 bits: 1/254 of a group's largest
 at most. Both are a random walk through the layers; the bounds are about twice what these
 models show.
@@ -50,7 +51,7 @@ CHUNKS = {
     "odd chunks": [17, 1, 1, 31, 2, 1, 48],
 }
 IDS = random.Random(5).choices(range(257), k=NUM_TOKENS)
-ROUNDED_KV = 5e-3  # relative RMS error of all logits
+ROUNDED_ATTENTION = 8e-3  # relative RMS error of all logits
 ROUNDED_INPUTS = 4e-2
 
 
@@ -64,17 +65,17 @@ def test_logits_of_float32_weights_are_near_those_of_transformers(
     want = transformers_logits(transformers_llama(read_card(path, scaling), path), IDS)
     assert want.std() > 1.0, "a flat distribution would hide errors"
     got = cpu_logits(load(path, scaling=scaling), IDS, [NUM_TOKENS])
-    assert relative_error(got, want) < ROUNDED_KV
+    assert relative_error(got, want) < ROUNDED_ATTENTION
     worst = max(relative_error(g, w) for g, w in zip(got, want, strict=True))
-    assert worst < 2 * ROUNDED_KV, f"one position is off by {worst:.1e}"
+    assert worst < 2 * ROUNDED_ATTENTION, f"one position is off by {worst:.1e}"
 
 
 @pytest.mark.spec("D1")
 @pytest.mark.parametrize(
     ("quantized", "bound"),
     [
-        ("F16", ROUNDED_KV),
-        ("BF16", ROUNDED_KV),
+        ("F16", ROUNDED_ATTENTION),
+        ("BF16", ROUNDED_ATTENTION),
         ("Q8_0", ROUNDED_INPUTS),
         ("Q4_0", ROUNDED_INPUTS),
         ("Q4_1", ROUNDED_INPUTS),
@@ -122,7 +123,7 @@ def test_matrices_of_mixed_types_that_share_an_input_are_computed_in_float32(
     mixed = write_gguf(tmp_path / "mixed.gguf", tiny, formats=dict.fromkeys(names, "F16"))
     want = transformers_logits(transformers_llama(read_card(mixed), mixed), IDS)
     got = cpu_logits(load(mixed), IDS, [NUM_TOKENS])
-    assert relative_error(got, want) < ROUNDED_KV
+    assert relative_error(got, want) < ROUNDED_ATTENTION
     assert not torch.equal(got, cpu_logits(load(plain), IDS, [NUM_TOKENS]))
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from headway.compute.cpu.attention_chunk import (
     GROUPS,
+    LOG2_E,
     SCORE_BYTES,
     copy_floats,
     find_groups,
@@ -36,7 +37,14 @@ from headway.compute.cpu.attention_plan import (
     TILE_QUERIES,
 )
 from headway.compute.cpu.jit import kernel
-from headway.compute.cpu.kvpool import Bits, Floats, from_bits
+from headway.compute.cpu.kvpool import (
+    Bits,
+    Floats,
+    from_bits,
+    keys_by_position,
+    to_bits,
+    values_by_position,
+)
 from headway.compute.cpu.vector import address_of, read, write
 
 
@@ -61,8 +69,8 @@ def attend(
 
     units, tokens, positions, partial_base  of the AttentionPlan
     block_table  [R, width] int32
-    keys         [blocks, kv heads, head_dim, block_size] uint16, bfloat16 bits
-    values       [blocks, kv heads, block_size, head_dim] uint16
+    keys         [blocks, kv heads, head_dim / 2, block_size, 2] uint16, bfloat16 bits
+    values       [blocks, kv heads, block_size / 2, head_dim, 2] uint16
     queries      [T, >= num_heads * head_dim] float32, query heads first (the fused QKV output)
     out          [T, num_heads * head_dim] float32; rows of split tokens are left to `merge`
     partials     [plan.partial_floats] float32, shared by all threads
@@ -70,11 +78,11 @@ def attend(
 
     head_dim and block_size are multiples of 32 and of 16. Scale is 1 / sqrt(head_dim).
     """
-    num_kv_heads, head_dim = keys.shape[1], keys.shape[2]
+    num_kv_heads, head_dim = keys.shape[1], values.shape[3]
     group = num_heads // num_kv_heads
     max_rows = max(TILE_QUERIES, (group + 15) // 16 * 16)
     query = address_of(scratch)
-    scores = query + 4 * max_rows * head_dim
+    scores = query + 2 * max_rows * head_dim
     sums = scores + max_rows * SCORE_BYTES
     state = sums + 4 * max_rows * head_dim
     stats = state + 4 * max_rows * head_dim  # of each row: top and total, of chunk and of state
@@ -91,7 +99,7 @@ def attend(
         for chunk in range(units[u, FIRST_CHUNK], units[u, END_CHUNK]):
             start = chunk * CHUNK
             table, kv, last = block_table[units[u, ROW]], kv_head, last_position
-            find_groups(table, start, last, kv, keys, head_dim, 1, key_groups)
+            find_groups(table, start, last, kv, keys, head_dim, 2, key_groups)
             find_groups(table, start, last, kv, values, head_dim, head_dim, value_groups)
             following = start + CHUNK  # whose K is fetched while V is worked on
             if chunk + 1 == units[u, END_CHUNK] and u + 1 < end_unit:
@@ -109,7 +117,7 @@ def attend(
                 query,
                 head_dim,
                 key_groups,
-                2 * keys.shape[3],
+                4 * keys.shape[3],
                 value_groups,
                 scores,
             )
@@ -192,28 +200,51 @@ def merge(
 
 
 def attention_reference(
-    queries: Floats, keys: Bits, values: Bits, block_table: Any, starts: Any, num_tokens: Any
+    queries: Floats,
+    keys: Bits,
+    values: Bits,
+    block_table: Any,
+    starts: Any,
+    num_tokens: Any,
+    *,
+    rounded: bool = True,
 ) -> npt.NDArray[np.float64]:
     """The same in float64, row by row; clear, not fast.
 
+    Query and weights are rounded as the kernel does it, if `rounded`; weights are rounded
+    within a chunk, relative to its maximum.
     queries      [T, num_heads * head_dim] without the K and V columns
     keys, values, block_table, starts, num_tokens  as in `attend` and the plan
     returns      [T, num_heads * head_dim]
     """
-    num_kv_heads, head_dim, block_size = keys.shape[1:]
-    heads = queries.reshape(len(queries), num_kv_heads, -1, head_dim).astype(np.float64)
+    num_kv_heads, block_size, head_dim = keys.shape[1], keys.shape[3], values.shape[3]
+    scaled = queries * np.float32(LOG2_E / np.sqrt(head_dim))
+    to_pairs = _as_bfloat16 if rounded else _as_it_is
+    heads = to_pairs(scaled).astype(np.float64).reshape(len(queries), num_kv_heads, -1, head_dim)
     out = np.empty_like(heads)
     token = 0
     for row, (start, count) in enumerate(zip(starts, num_tokens, strict=True)):
+        blocks = block_table[row, : -(-(start + count) // block_size)]
+        k, v = (
+            from_bits(data).astype(np.float64).swapaxes(0, 1).reshape(num_kv_heads, -1, head_dim)
+            for data in (keys_by_position(keys[blocks]), values_by_position(values[blocks]))
+        )
         for position in range(start, start + count):
             length = position + 1
-            blocks = block_table[row, : -(-length // block_size)]
-            k = from_bits(keys[blocks]).astype(np.float64).transpose(1, 2, 0, 3)
-            k = k.reshape(num_kv_heads, head_dim, -1)[..., :length]
-            v = from_bits(values[blocks]).astype(np.float64).transpose(1, 0, 2, 3)
-            v = v.reshape(num_kv_heads, -1, head_dim)[:, :length]
-            scores = heads[token] @ k / np.sqrt(head_dim)
-            weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-            out[token] = weights / weights.sum(axis=-1, keepdims=True) @ v
+            scores = heads[token] @ k[:, :length].swapaxes(1, 2)
+            first = np.arange(0, length, CHUNK)
+            top = np.repeat(np.maximum.reduceat(scores, first, axis=-1), CHUNK, axis=-1)
+            top = top[..., :length]
+            weights = to_pairs(np.exp2(scores - top))
+            weights = weights * np.exp2(top - scores.max(axis=-1, keepdims=True))
+            out[token] = weights / weights.sum(axis=-1, keepdims=True) @ v[:, :length]
             token += 1
     return out.reshape(len(queries), -1)
+
+
+def _as_bfloat16(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return from_bits(to_bits(numbers))
+
+
+def _as_it_is(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return numbers

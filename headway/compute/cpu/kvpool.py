@@ -30,14 +30,14 @@ class KvShape:
 
     @property
     def key_sizes(self) -> tuple[int, ...]:
-        """[layers, blocks, kv heads, head_dim, block_size]: 16 positions are one vector."""
-        head = (self.num_kv_heads, self.head_dim, self.block_size)
+        """[layers, blocks, kv heads, head_dim / 2, block_size, 2]: 16 positions are a vector."""
+        head = (self.num_kv_heads, self.head_dim // 2, self.block_size, 2)
         return (self.num_layers, self.num_blocks, *head)
 
     @property
     def value_sizes(self) -> tuple[int, ...]:
-        """[layers, blocks, kv heads, block_size, head_dim]."""
-        head = (self.num_kv_heads, self.block_size, self.head_dim)
+        """[layers, blocks, kv heads, block_size / 2, head_dim, 2]: positions go in pairs."""
+        head = (self.num_kv_heads, self.block_size // 2, self.head_dim, 2)
         return (self.num_layers, self.num_blocks, *head)
 
 
@@ -65,7 +65,7 @@ class KvPool:
 
     def close(self) -> None:
         """Let go of the memory; calling it twice is harmless."""
-        self.keys = self.values = np.zeros((0, 0, 0, 0, 0), dtype=np.uint16)
+        self.keys = self.values = np.zeros((0, 0, 0, 0, 0, 0), dtype=np.uint16)
 
 
 def aligned_zeros(sizes: Sequence[int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -75,6 +75,18 @@ def aligned_zeros(sizes: Sequence[int], dtype: npt.DTypeLike) -> npt.NDArray[Any
     raw = np.zeros(size + ALIGNMENT, dtype=np.uint8)
     skip = -raw.ctypes.data % ALIGNMENT
     return raw[skip : skip + size].view(item).reshape(tuple(sizes))
+
+
+def keys_by_position(keys: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """K of some blocks, [..., head_dim / 2, block_size, 2] as [..., block_size, head_dim]."""
+    pairs, block_size = keys.shape[-3:-1]
+    return keys.swapaxes(-3, -2).reshape(*keys.shape[:-3], block_size, 2 * pairs)
+
+
+def values_by_position(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """V of some blocks, [..., block_size / 2, head_dim, 2] as [..., block_size, head_dim]."""
+    pairs, head_dim = values.shape[-3:-1]
+    return values.swapaxes(-2, -1).reshape(*values.shape[:-3], 2 * pairs, head_dim)
 
 
 def to_bits(values: npt.NDArray[Any]) -> Bits:

@@ -47,12 +47,12 @@ def rotate_and_store(
     slots           [T] int32 or int64: block * block_size + offset
     cosines, sines  [positions, F] float32; values i and i + F of a head turn together, and
                     what lies behind 2 F <= head_dim is left as it is
-    keys            [blocks, kv heads, head_dim, block_size] uint16, bfloat16 bits
-    values          [blocks, kv heads, block_size, head_dim] uint16
+    keys            [blocks, kv heads, head_dim / 2, block_size, 2] uint16, bfloat16 bits
+    values          [blocks, kv heads, block_size / 2, head_dim, 2] uint16
 
     The caller sees to it that no two tokens have one slot.
     """
-    num_kv_heads, head_dim, block_size = keys.shape[1], keys.shape[2], keys.shape[3]
+    num_kv_heads, head_dim, block_size = keys.shape[1], values.shape[3], keys.shape[3]
     pairs = cosines.shape[1]
     for token in range(first_token, end_token):
         cosine = address_of(cosines) + 4 * pairs * positions[token]
@@ -64,10 +64,13 @@ def rotate_and_store(
         for head in range(num_kv_heads):
             key_column = (num_heads + head) * head_dim
             value_column = key_column + num_kv_heads * head_dim
+            for d in range(0, head_dim, 2):
+                low, high = qkv[token, key_column + d], qkv[token, key_column + d + 1]
+                keys[block, head, d // 2, offset, 0] = to_bfloat16(low)
+                keys[block, head, d // 2, offset, 1] = to_bfloat16(high)
             for d in range(head_dim):
-                keys[block, head, d, offset] = to_bfloat16(qkv[token, key_column + d])
-            for d in range(head_dim):
-                values[block, head, offset, d] = to_bfloat16(qkv[token, value_column + d])
+                number = to_bfloat16(qkv[token, value_column + d])
+                values[block, head, offset // 2, d, offset % 2] = number
 
 
 @kernel
@@ -99,5 +102,5 @@ def store_reference(
 ) -> None:
     """Put k and v [T, kv heads, head_dim] into the slots of one layer's keys and values."""
     blocks, offsets = np.divmod(slots, keys.shape[3])
-    keys[blocks, :, :, offsets] = to_bits(k)
-    values[blocks, :, offsets] = to_bits(v)
+    keys[blocks, :, :, offsets] = to_bits(k).reshape(*k.shape[:2], -1, 2)
+    values[blocks, :, offsets // 2, :, offsets % 2] = to_bits(v)

@@ -147,9 +147,9 @@ def _fill(
     size = pool.shape.block_size
     for position in range(length):
         block, offset = table[position // size], position % size
-        if pool.keys[1, block, 0, 0, offset] == NAN_BITS:
-            pool.keys[1, block, :, :, offset] = k[position]
-            pool.values[1, block, :, offset] = v[position]
+        if pool.keys[1, block, 0, 0, offset, 0] == NAN_BITS:
+            pool.keys[1, block, :, :, offset] = k[position].reshape(len(k[position]), -1, 2)
+            pool.values[1, block, :, offset // 2, :, offset % 2] = v[position]
 
 
 def same_bits(a: Floats, b: Floats) -> bool:
