@@ -24,6 +24,7 @@ from headway.compute.cpu.attention_chunk import (
     score_chunk,
     weigh_chunk,
 )
+from headway.compute.cpu.attention_int8 import expand_keys, expand_values
 from headway.compute.cpu.attention_plan import (
     CHUNK,
     COUNT,
@@ -38,12 +39,13 @@ from headway.compute.cpu.attention_plan import (
 )
 from headway.compute.cpu.jit import kernel
 from headway.compute.cpu.kvpool import (
-    Bits,
     Floats,
+    Stored,
     from_bits,
-    keys_by_position,
+    head_dim_of,
+    key_numbers,
     to_bits,
-    values_by_position,
+    value_numbers,
 )
 from headway.compute.cpu.vector import address_of, read, write
 
@@ -69,8 +71,8 @@ def attend(
 
     units, tokens, positions, partial_base  of the AttentionPlan
     block_table  [R, width] int32
-    keys         [blocks, kv heads, head_dim / 2, block_size, 2] uint16, bfloat16 bits
-    values       [blocks, kv heads, block_size / 2, head_dim, 2] uint16
+    keys         [blocks, kv heads, head_dim / 2, block_size, 2] uint16, bfloat16 bits, or int8
+    values       [blocks, kv heads, block_size / 2, head_dim, 2] as keys; see KvShape for int8
     queries      [T, >= num_heads * head_dim] float32, query heads first (the fused QKV output)
     out          [T, num_heads * head_dim] float32; rows of split tokens are left to `merge`
     partials     [plan.partial_floats] float32, shared by all threads
@@ -78,7 +80,10 @@ def attend(
 
     head_dim and block_size are multiples of 32 and of 16. Scale is 1 / sqrt(head_dim).
     """
-    num_kv_heads, head_dim = keys.shape[1], values.shape[3]
+    num_kv_heads, head_dim, block_size = keys.shape[1], out.shape[1] // num_heads, keys.shape[3]
+    is_expanded = keys.itemsize == 1
+    key_step, value_step = 2 * keys.itemsize, values.shape[3] * values.itemsize
+    key_stride = 64 if is_expanded else 2 * keys.itemsize * block_size
     group = num_heads // num_kv_heads
     max_rows = max(TILE_QUERIES, (group + 15) // 16 * 16)
     query = address_of(scratch)
@@ -86,7 +91,8 @@ def attend(
     sums = scores + max_rows * SCORE_BYTES
     state = sums + 4 * max_rows * head_dim
     stats = state + 4 * max_rows * head_dim  # of each row: top and total, of chunk and of state
-    key_groups = stats + 4 * 4 * max_rows
+    expanded = stats + 4 * 4 * max_rows
+    key_groups = expanded + 2 * CHUNK * head_dim
     value_groups = key_groups + 8 * GROUPS
     fetch = value_groups + 8 * GROUPS
     stride = 4 * (head_dim + PARTIAL_EXTRA)
@@ -99,14 +105,19 @@ def attend(
         for chunk in range(units[u, FIRST_CHUNK], units[u, END_CHUNK]):
             start = chunk * CHUNK
             table, kv, last = block_table[units[u, ROW]], kv_head, last_position
-            find_groups(table, start, last, kv, keys, head_dim, 2, key_groups)
-            find_groups(table, start, last, kv, values, head_dim, head_dim, value_groups)
+            find_groups(table, start, last, kv, keys, block_size, key_step, key_groups)
+            find_groups(table, start, last, kv, values, block_size, value_step, value_groups)
             following = start + CHUNK  # whose K is fetched while V is worked on
             if chunk + 1 == units[u, END_CHUNK] and u + 1 < end_unit:
                 table, kv = block_table[units[u + 1, ROW]], units[u + 1, KV_HEAD]
                 following = units[u + 1, FIRST_CHUNK] * CHUNK
                 last = positions[tokens[units[u + 1, FIRST] + units[u + 1, COUNT] - 1]]
-            find_groups(table, following, last, kv, keys, head_dim, head_dim, fetch)
+            find_groups(table, following, last, kv, keys, block_size, key_step, fetch)
+            soon = value_groups
+            if is_expanded:
+                groups = min(GROUPS, (last_position - start) // 16 + 1)
+                expand_keys(start, groups, key_groups, head_dim, block_size, value_groups, expanded)
+                soon = key_groups
             score_chunk(
                 rows,
                 group,
@@ -117,10 +128,14 @@ def attend(
                 query,
                 head_dim,
                 key_groups,
-                4 * keys.shape[3],
-                value_groups,
+                key_stride,
+                soon,
                 scores,
             )
+            soon = fetch
+            if is_expanded:
+                expand_values(groups, value_groups, head_dim, fetch, 2 * block_size, expanded)
+                soon = value_groups
             weigh_chunk(
                 rows,
                 group,
@@ -131,7 +146,7 @@ def attend(
                 scores,
                 stats,
                 value_groups,
-                fetch,
+                soon,
                 head_dim,
                 sums,
             )
@@ -201,8 +216,8 @@ def merge(
 
 def attention_reference(
     queries: Floats,
-    keys: Bits,
-    values: Bits,
+    keys: Stored,
+    values: Stored,
     block_table: Any,
     starts: Any,
     num_tokens: Any,
@@ -217,7 +232,8 @@ def attention_reference(
     keys, values, block_table, starts, num_tokens  as in `attend` and the plan
     returns      [T, num_heads * head_dim]
     """
-    num_kv_heads, block_size, head_dim = keys.shape[1], keys.shape[3], values.shape[3]
+    num_kv_heads, block_size = keys.shape[1], keys.shape[3]
+    head_dim = head_dim_of(values)
     scaled = queries * np.float32(LOG2_E / np.sqrt(head_dim))
     to_pairs = _as_bfloat16 if rounded else _as_it_is
     heads = to_pairs(scaled).astype(np.float64).reshape(len(queries), num_kv_heads, -1, head_dim)
@@ -226,8 +242,8 @@ def attention_reference(
     for row, (start, count) in enumerate(zip(starts, num_tokens, strict=True)):
         blocks = block_table[row, : -(-(start + count) // block_size)]
         k, v = (
-            from_bits(data).astype(np.float64).swapaxes(0, 1).reshape(num_kv_heads, -1, head_dim)
-            for data in (keys_by_position(keys[blocks]), values_by_position(values[blocks]))
+            data.astype(np.float64).swapaxes(0, 1).reshape(num_kv_heads, -1, head_dim)
+            for data in (key_numbers(keys[blocks]), value_numbers(values[blocks]))
         )
         for position in range(start, start + count):
             length = position + 1

@@ -83,22 +83,21 @@ def find_groups(
     last: int,
     kv_head: int,
     data: Any,
-    head_dim: int,
+    block_size: int,
     step: int,
     out: int,
 ) -> None:
     """Addresses of a chunk's groups of 16 positions; past position `last`, its own again.
 
-    data  K or V of one layer; step is the distance from one position to the next, in values
+    data  K or V of one layer; step is the distance from one position to the next, in bytes
     """
     num_kv_heads = data.shape[1]
-    block_size = data.shape[2] * data.shape[3] * 2 // head_dim
+    head_bytes = data.shape[2] * data.shape[3] * data.shape[4] * data.itemsize
     base = address_of(data)
     for i in range(GROUPS):
         position = min(start + 16 * i, last // 16 * 16)
-        block = np.intp(table[position // block_size]) * num_kv_heads + kv_head
-        place = block * head_dim * block_size + position % block_size * step
-        write_address(out + 8 * i, base + 2 * place)
+        head = np.intp(table[position // block_size]) * num_kv_heads + kv_head
+        write_address(out + 8 * i, base + head * head_bytes + position % block_size * step)
 
 
 @kernel

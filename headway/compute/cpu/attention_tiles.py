@@ -87,6 +87,12 @@ def _emit_prefetch(builder: Any, address: Any) -> None:
     builder.call(function, [builder.inttoptr(address, INT8_POINTER), read, second, data])
 
 
+@operation(types.void, ADDRESS)
+def prefetch(builder: Any, address: Any) -> None:
+    """Fetch a line into the second cache; any address will do."""
+    _emit_prefetch(builder, address)
+
+
 def _make_scores(vectors: int) -> Any:
     @operation(types.void, types.intp, ADDRESS, types.intp, ADDRESS, types.intp, ADDRESS, ADDRESS)
     def scores(

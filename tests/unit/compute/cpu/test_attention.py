@@ -5,6 +5,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from itertools import product
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from llvmlite.binding import get_host_cpu_features
 
 from headway.compute.cpu.attention import attention_reference
 from headway.compute.cpu.attention_plan import AttentionPlan
+from headway.compute.cpu.kvpool import KvDtype
 from tests.close import assert_close, relative_error
 from tests.unit.compute.cpu.attention_cases import Batch, Floats, make_batch, same_bits
 
@@ -43,35 +45,44 @@ def assert_right(name: str, batch: Batch, got: Floats) -> None:
     assert_close(name, out.bfloat16(), exact)  # the tolerance of bfloat16
 
 
+@pytest.mark.parametrize("dtype", KvDtype)
 @pytest.mark.parametrize("heads", SHAPES, ids=str)
 @pytest.mark.parametrize("threads", [1, 2, 7])
-def test_decode_and_prompt_chunks_match_float64(heads: tuple[int, int, int], threads: int) -> None:
-    batch = make_batch(MIXED, heads=heads)
+def test_decode_and_prompt_chunks_match_float64(
+    heads: tuple[int, int, int], threads: int, dtype: KvDtype
+) -> None:
+    batch = make_batch(MIXED, heads=heads, dtype=dtype)
     assert_right("attention", batch, batch.run(threads))
 
 
+@pytest.mark.parametrize("dtype", KvDtype)
 @pytest.mark.parametrize("length", LENGTHS)
-def test_decode_matches_float64_at_every_length(length: int) -> None:
-    batch = make_batch([(length - 1, 1)])
+def test_decode_matches_float64_at_every_length(length: int, dtype: KvDtype) -> None:
+    batch = make_batch([(length - 1, 1)], dtype=dtype)
     assert_right("decode", batch, batch.run())
 
 
+@pytest.mark.parametrize("dtype", KvDtype)
 @pytest.mark.parametrize("length", LENGTHS)
-def test_a_whole_prompt_matches_float64_at_every_length(length: int) -> None:
-    batch = make_batch([(0, length)])
+def test_a_whole_prompt_matches_float64_at_every_length(length: int, dtype: KvDtype) -> None:
+    batch = make_batch([(0, length)], dtype=dtype)
     assert_right("prompt", batch, batch.run(2))
 
 
+@pytest.mark.parametrize("dtype", KvDtype)
 @pytest.mark.parametrize("block_size", [16, 32, 64, 256, 512])
-def test_any_block_size_gives_the_same_bits(block_size: int) -> None:
+def test_any_block_size_gives_the_same_bits(block_size: int, dtype: KvDtype) -> None:
     rows = [(700, 1), (0, 40)]
-    want = make_batch(rows).run()
-    assert same_bits(make_batch(rows, block_size=block_size).run(), want)
+    want = make_batch(rows, dtype=dtype).run()
+    assert same_bits(make_batch(rows, block_size=block_size, dtype=dtype).run(), want)
 
 
+@pytest.mark.parametrize("dtype", KvDtype)
 @pytest.mark.parametrize("heads", SHAPES, ids=str)
-def test_any_number_of_threads_gives_the_same_bits(heads: tuple[int, int, int]) -> None:
-    batch = make_batch(MIXED, heads=heads)
+def test_any_number_of_threads_gives_the_same_bits(
+    heads: tuple[int, int, int], dtype: KvDtype
+) -> None:
+    batch = make_batch(MIXED, heads=heads, dtype=dtype)
     want = batch.run()
     for threads in (2, 3, 5, 16):
         assert same_bits(batch.run(threads), want)
@@ -85,8 +96,9 @@ def test_a_long_context_cut_over_threads_gives_the_same_bits() -> None:
     assert same_bits(batch.run(4), batch.run(1))
 
 
-def test_each_row_alone_gives_the_same_bits_as_all_together() -> None:
-    batch = make_batch(MIXED)
+@pytest.mark.parametrize("dtype", KvDtype)
+def test_each_row_alone_gives_the_same_bits_as_all_together(dtype: KvDtype) -> None:
+    batch = make_batch(MIXED, dtype=dtype)
     together = batch.run(2)
     ends = np.cumsum(batch.num_tokens)
     for row, end in enumerate(ends):
@@ -101,10 +113,11 @@ def test_each_row_alone_gives_the_same_bits_as_all_together() -> None:
         assert same_bits(alone.run(), together[tokens])
 
 
+@pytest.mark.parametrize("dtype", KvDtype)
 @pytest.mark.parametrize("size", [1, 7, 16, 100, 256])
-def test_a_prompt_in_chunks_gives_the_same_bits_as_whole(size: int) -> None:
+def test_a_prompt_in_chunks_gives_the_same_bits_as_whole(size: int, dtype: KvDtype) -> None:
     length = 530
-    whole = make_batch([(0, length)])
+    whole = make_batch([(0, length)], dtype=dtype)
     want = whole.run(2)
     for start in range(0, length, size):
         count = min(size, length - start)
@@ -141,10 +154,13 @@ def test_units_in_any_order_give_the_same_bits() -> None:
     assert same_bits(batch.run(4, shuffled), batch.run(4))
 
 
+@pytest.mark.parametrize("dtype", KvDtype)
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_a_shared_prefix_read_once_gives_the_same_bits_as_alone(threads: int) -> None:
+def test_a_shared_prefix_read_once_gives_the_same_bits_as_alone(
+    threads: int, dtype: KvDtype
+) -> None:
     rows = [(700 + 40 * i, 1) for i in range(20)] + [(300, 1), (600, 3), (560, 200)]
-    batch = make_batch(rows, shared=528)
+    batch = make_batch(rows, shared=528, dtype=dtype)
     assert (np.bincount(batch.plan(threads).tokens) > 1).sum() > 20
     together = batch.run(threads)
     assert_right("shared", batch, together)
@@ -197,8 +213,8 @@ print(fingerprint())
 def fingerprint() -> str:
     """Of the outputs of many shapes, limits and ways to cut the work."""
     found = hashlib.sha256()
-    for heads in SHAPES:
-        found.update(make_batch(MIXED, heads=heads).run(2).tobytes())
+    for heads, dtype in product(SHAPES, KvDtype):
+        found.update(make_batch(MIXED, heads=heads, dtype=dtype).run(2).tobytes())
     rows = [(530 + i, 1) for i in range(20)]
     found.update(make_batch(rows, shared=512).run(3).tobytes())
     return found.hexdigest()

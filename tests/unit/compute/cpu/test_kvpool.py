@@ -1,20 +1,27 @@
 """The pool of K and V, and its number format."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from headway.compute.cpu.kvpool import (
     ALIGNMENT,
+    KvDtype,
     KvPool,
     KvShape,
     aligned_zeros,
+    bytes_per_value,
     from_bits,
+    key_numbers,
     keys_by_position,
     store_bits,
     to_bits,
+    value_numbers,
     values_by_position,
 )
+from headway.compute.cpu.rope import store_reference
 from headway.core.base.errors import NotEnoughMemory
 
 SHAPE = KvShape(num_layers=2, num_blocks=6, block_size=16, num_kv_heads=3, head_dim=32)
@@ -47,6 +54,26 @@ def test_sources_are_read_before_targets_are_written() -> None:
     pool.copy_blocks([0, 1, 2], [1, 2, 5])
     assert pool.keys[1, :, 0, 0, 0, 0].tolist() == [0, 0, 1, 3, 4, 2]
     assert pool.values[0, :, 2, 7, 31, 1].tolist() == [10, 10, 11, 13, 14, 12]
+
+
+def test_scales_of_eight_bits_are_copied_with_their_block() -> None:
+    pool = KvPool(replace(SHAPE, dtype=KvDtype.INT8))
+    rng = np.random.default_rng(0)
+    k, v = rng.standard_normal((2, 16, 3, 32), dtype=np.float32)
+    for layer in range(2):
+        store_reference(k, v, np.arange(16), pool.keys[layer], pool.values[layer])
+    pool.copy_blocks([0], [4])
+    for numbers, data in ((key_numbers, pool.keys), (value_numbers, pool.values)):
+        assert np.array_equal(numbers(data[1])[4], numbers(data[1])[0])
+        assert numbers(data[1])[4].any()
+
+
+def test_a_block_of_eight_bits_takes_what_is_said_of_it() -> None:
+    for dtype, per_value in ((KvDtype.BFLOAT16, 2.0), (KvDtype.INT8, 1.125)):
+        pool = KvPool(replace(SHAPE, dtype=dtype))
+        values = 2 * 2 * 6 * 16 * 3 * 32
+        assert bytes_per_value(dtype, 32) == per_value
+        assert pool.keys.nbytes + pool.values.nbytes == per_value * values
 
 
 def test_copying_nothing_is_harmless() -> None:
