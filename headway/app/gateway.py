@@ -203,6 +203,7 @@ class _Process:
             device=settings.executor.device,
             threads=settings.executor.threads,
             attention=settings.executor.attention,
+            cpu_isa=settings.cpu.cpu_isa,
             log_level=settings.log_level,
             log_json=settings.log_json,
         )

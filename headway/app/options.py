@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from headway.compute.cpu.settings import AUTO, Isa
 from headway.compute.gpu.runner.settings import AttentionChoice, DeviceChoice, DtypeChoice
 
 Value = str | int | float | bool | tuple[str, ...] | None
@@ -197,6 +198,13 @@ OPTIONS: tuple[Option, ...] = (
         default="one a core that this process may use",
     ),
     Option(
+        "cpu-isa",
+        "cpu",
+        one_of(AUTO, *Isa),
+        "Newest instructions that the CPU executor may use, fastest first; auto uses all that "
+        "the CPU offers, the others make it behave as an older one",
+    ),
+    Option(
         "max-model-len",
         "engine",
         context,
@@ -345,6 +353,7 @@ OPTIONS: tuple[Option, ...] = (
 SECTIONS: Mapping[str, str] = {
     "": "Model and process",
     "executor": "Execution",
+    "cpu": "CPU executor",
     "engine": "Engine",
     "gateway": "HTTP server",
     "limits": "Limits of one request",

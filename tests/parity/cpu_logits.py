@@ -11,10 +11,10 @@ from torch import Tensor
 
 from headway.compute.cpu import executor as executor_module
 from headway.compute.cpu.executor import CpuExecutor
-from headway.compute.cpu.features import Isa, host_features, offers
+from headway.compute.cpu.features import host_features, offers
 from headway.compute.cpu.loading import LoadedModel, load_model
 from headway.compute.cpu.logprobs import Float32s
-from headway.compute.cpu.settings import CpuSettings
+from headway.compute.cpu.settings import CpuSettings, Isa
 from headway.core.base.model_card import RopeScaling
 from headway.core.engine.settings import ResolvedEngine
 from headway.core.messages.path import TokenLogprob

@@ -5,8 +5,8 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headway.compute.cpu.features import Isa, detect
-from headway.compute.cpu.settings import CpuSettings, check
+from headway.compute.cpu.features import detect
+from headway.compute.cpu.settings import CpuSettings, Isa, check
 from headway.compute.cpu.weights import WeightReader, Weights
 from headway.core.base.errors import ExecutorUnsuitable
 from headway.core.base.model_card import ModelCard
@@ -36,7 +36,7 @@ class LoadedModel:
     @property
     def description(self) -> str:
         """For people: what computes."""
-        return f"numba cpu {self.isa.value}, bfloat16 KV, {self.threads} threads"
+        return f"numba cpu {self.isa}, bfloat16 KV, {self.threads} threads"
 
 
 def load_model(
@@ -50,7 +50,7 @@ def load_model(
     """Check the file whole, then read and pack it.
 
     num_positions  the longest context that will be served; None: the model's own
-    isa            instead of the best that this machine offers, for tests
+    isa            instead of the best that kernels may use, for tests of the linear layers
 
     Raises InvalidSetting and ModelFileError, both before memory is taken.
     """
@@ -63,6 +63,6 @@ def load_model(
         )
     found = detect(isa)
     threads = settings.threads or len(os.sched_getaffinity(0))
-    log.info("cpu_kernels", extra={"isa": found.value, "threads": threads})
+    log.info("cpu_kernels", extra={"isa": str(found), "threads": threads})
     weights = WeightReader(card).read(num_positions or card.context_length, progress)
     return LoadedModel(card=card, weights=weights, isa=found, threads=threads)

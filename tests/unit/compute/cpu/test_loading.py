@@ -4,9 +4,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headway.compute.cpu.features import Isa, detect
+from headway.compute.cpu.features import detect
 from headway.compute.cpu.loading import LoadedModel, load_model
-from headway.compute.cpu.settings import CpuSettings
+from headway.compute.cpu.settings import CpuSettings, Isa
 from headway.core.base.errors import ExecutorUnsuitable, InvalidSetting
 from tests.parity.cards import read_card
 from tests.parity.tiny_llama import TinyLlama, write_gguf
