@@ -14,7 +14,12 @@ from headway.app.settings import Settings, default_of, merge
 from headway.core.base.errors import StartError
 
 EXIT_NOT_STARTED = 2
-WARMUP_OPTIONS = ("model", "cache_dir", "cpu_isa")  # keys of those that `warmup` takes
+WARMUP_OPTIONS = (
+    "model",
+    "cache_dir",
+    "cpu_isa",
+    "kv_cache_dtype",
+)  # keys of those that `warmup` takes
 
 
 class OneLineParser(argparse.ArgumentParser):

@@ -22,7 +22,7 @@ from headway.service.wire.spec import Launch, ReplicaSpec, read_launch
 STDIN = 0
 CPU_LANES = 16  # the CPU executor's blocks are a multiple of this
 # Settings of the CPU executor alone, by their names in the spec; torch leaves them at "auto".
-CPU_ONLY = {"cpu_isa": "--cpu-isa"}
+CPU_ONLY = {"cpu_isa": "--cpu-isa", "kv_cache_dtype": "--kv-cache-dtype"}
 
 logger = logging.getLogger(__name__)
 

@@ -56,6 +56,7 @@ def warm_up(settings: Settings) -> int:
         engine=SMALLEST,
         threads=settings.executor.threads,
         cpu_isa=settings.cpu.cpu_isa,
+        kv_cache_dtype=settings.cpu.kv_cache_dtype,
     )
     try:
         launch = Launch(spec=spec, commands_address="", reports_address="")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from headway.compute.cpu.settings import KvDtype
 from headway.compute.gpu.runner.loading import load_model as load_torch_model
 from headway.compute.gpu.runner.settings import ExecutorSettings
 from headway.core.base.errors import ExecutorUnsuitable
@@ -52,6 +53,7 @@ CHUNKS = {
 }
 IDS = random.Random(5).choices(range(257), k=NUM_TOKENS)
 ROUNDED_ATTENTION = 8e-3  # relative RMS error of all logits
+KV_OF_8_BITS = 2e-2
 ROUNDED_INPUTS = 4e-2
 
 
@@ -68,6 +70,15 @@ def test_logits_of_float32_weights_are_near_those_of_transformers(
     assert relative_error(got, want) < ROUNDED_ATTENTION
     worst = max(relative_error(g, w) for g, w in zip(got, want, strict=True))
     assert worst < 2 * ROUNDED_ATTENTION, f"one position is off by {worst:.1e}"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_8_bits_of_kv_cost_little_more(name: str, tmp_path: Path) -> None:
+    tiny, scaling = MODELS[name]
+    path = write_gguf(tmp_path / "tiny.gguf", tiny)
+    want = transformers_logits(transformers_llama(read_card(path, scaling), path), IDS)
+    model = load(path, scaling=scaling, kv_cache_dtype="int8")
+    assert relative_error(cpu_logits(model, IDS, [NUM_TOKENS]), want) < KV_OF_8_BITS
 
 
 @pytest.mark.spec("D1")
@@ -93,15 +104,17 @@ def test_quantized_files_give_nearly_the_logits_of_their_expanded_weights(
 
 @pytest.mark.parametrize("quantized", ["F32", "BF16", "Q8_0", "Q4_0", "Q4_1"])
 @pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("kv", KvDtype)
 def test_chunks_threads_and_blocks_do_not_change_a_bit(
-    quantized: str, threads: int, tmp_path: Path
+    quantized: str, threads: int, kv: KvDtype, tmp_path: Path
 ) -> None:
     tiny = TinyLlama(head_dim=32, num_heads=6, num_kv_heads=2, is_tied=False, seed=9)
     path = write_gguf(tmp_path / "tiny.gguf", tiny, quantized=quantized)
-    whole = cpu_logits(load(path), IDS, [NUM_TOKENS])
+    whole = cpu_logits(load(path, kv_cache_dtype=kv), IDS, [NUM_TOKENS])
     for way, chunks in CHUNKS.items():
         for block_size in (16, 32):
-            got = cpu_logits(load(path, threads=threads), IDS, chunks, block_size)
+            model = load(path, threads=threads, kv_cache_dtype=kv)
+            got = cpu_logits(model, IDS, chunks, block_size)
             assert torch.equal(got, whole), f"{way}, blocks of {block_size}"
 
 

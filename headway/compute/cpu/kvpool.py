@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from math import prod
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.compute.cpu.jit import kernel
+from headway.compute.cpu.settings import KvDtype
 from headway.compute.cpu.vector import to_bfloat16
 from headway.core.base.errors import NotEnoughMemory
 
@@ -19,13 +19,6 @@ Stored = npt.NDArray[Any]  # uint16, bits of bfloat16, or int8
 
 SCALE_BYTES = 4  # of a head of 8-bit numbers
 ALIGNMENT = 64  # bytes: one cache line, one 512-bit register
-
-
-class KvDtype(StrEnum):
-    """How K and V are stored."""
-
-    BFLOAT16 = "bfloat16"
-    INT8 = "int8"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

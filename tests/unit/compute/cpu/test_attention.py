@@ -201,10 +201,6 @@ OLDER = {
     "plain": ("x86-64", "+sse2", "sse2"),
 }
 PROGRAM = """
-import hashlib
-import numba
-from headway.compute.cpu import features
-features.enabled = lambda: frozenset(numba.config.CPU_FEATURES.replace("+", "").split(","))
 from tests.unit.compute.cpu.test_attention import fingerprint
 print(fingerprint())
 """
