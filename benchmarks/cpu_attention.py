@@ -24,13 +24,13 @@ import numpy as np
 from headway.compute.cpu.attention import attend, merge
 from headway.compute.cpu.attention_plan import plan_attention, scratch_floats
 from headway.compute.cpu.kvpool import (
-    KvDtype,
     KvPool,
     KvShape,
     aligned_zeros,
     bytes_per_value,
 )
 from headway.compute.cpu.rope import store_reference
+from headway.compute.cpu.settings import KvDtype
 
 COLD_BYTES = 96 << 20
 

@@ -9,13 +9,13 @@ import numpy.typing as npt
 from headway.compute.cpu.attention import attend, merge
 from headway.compute.cpu.attention_plan import AttentionPlan, plan_attention, scratch_floats
 from headway.compute.cpu.kvpool import (
-    KvDtype,
     KvPool,
     KvShape,
     aligned_zeros,
     value_numbers,
 )
 from headway.compute.cpu.rope import store_reference
+from headway.compute.cpu.settings import KvDtype
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]

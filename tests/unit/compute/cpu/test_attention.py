@@ -14,7 +14,7 @@ from llvmlite.binding import get_host_cpu_features
 
 from headway.compute.cpu.attention import attention_reference
 from headway.compute.cpu.attention_plan import AttentionPlan
-from headway.compute.cpu.kvpool import KvDtype
+from headway.compute.cpu.settings import KvDtype
 from tests.close import assert_close, relative_error
 from tests.unit.compute.cpu.attention_cases import Batch, Floats, make_batch, same_bits
 

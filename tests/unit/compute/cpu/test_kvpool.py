@@ -8,7 +8,6 @@ import torch
 
 from headway.compute.cpu.kvpool import (
     ALIGNMENT,
-    KvDtype,
     KvPool,
     KvShape,
     aligned_zeros,
@@ -22,6 +21,7 @@ from headway.compute.cpu.kvpool import (
     values_by_position,
 )
 from headway.compute.cpu.rope import store_reference
+from headway.compute.cpu.settings import KvDtype
 from headway.core.base.errors import NotEnoughMemory
 
 SHAPE = KvShape(num_layers=2, num_blocks=6, block_size=16, num_kv_heads=3, head_dim=32)

@@ -4,13 +4,19 @@ import numpy as np
 import pytest
 import torch
 
-from headway.compute.cpu.kvpool import KvDtype, KvPool, KvShape, key_numbers, value_numbers
+from headway.compute.cpu.kvpool import (
+    KvPool,
+    KvShape,
+    key_numbers,
+    value_numbers,
+)
 from headway.compute.cpu.rope import (
     rotate_and_store,
     rotate_reference,
     rotation_tables,
     store_reference,
 )
+from headway.compute.cpu.settings import KvDtype
 from tests.close import assert_close
 from tests.unit.compute.cpu.attention_cases import Floats, same_bits
 
