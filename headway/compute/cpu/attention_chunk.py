@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from headway.compute.cpu.attention_pairs import add_single, exp2, soften_pair
+from headway.compute.cpu.attention_pairs import add_single, exp2, scatter_pairs, soften_pair
 from headway.compute.cpu.attention_plan import CHUNK, SCORE_FLOATS
 from headway.compute.cpu.attention_tiles import (
     TILE_ROWS,
@@ -34,10 +34,8 @@ from headway.compute.cpu.vector import (
     splat,
     store,
     sum_lanes,
-    to_bfloat16,
     write,
     write_address,
-    write_pair,
 )
 
 GROUPS = CHUNK // 16
@@ -68,12 +66,12 @@ def pack_queries(
         begin, end = row_block(block, rows)
         for r in range(begin, end):
             column = (kv_head * group + r % group) * head_dim
-            token = tokens[r // group]
+            token = np.intp(tokens[r // group])
             target = packed + 2 * begin * head_dim + 4 * (r - begin)
-            for d in range(0, head_dim, 2):
-                low = to_bfloat16(queries[token, column + d] * scale)
-                high = to_bfloat16(queries[token, column + d + 1] * scale)
-                write_pair(target + 2 * d * (end - begin), low, high)
+            source = address_of(queries) + 4 * (token * queries.shape[1] + column)
+            step = 4 * (end - begin)
+            for d in range(0, head_dim, 32):
+                scatter_pairs(source + 4 * d, scale, target + d // 2 * step, step)
 
 
 @kernel
@@ -94,10 +92,17 @@ def find_groups(
     num_kv_heads = data.shape[1]
     head_bytes = data.shape[2] * data.shape[3] * data.shape[4] * data.itemsize
     base = address_of(data)
+    position, last = min(start, last // 16 * 16), last // 16 * 16
+    block, offset = position // block_size, position % block_size
     for i in range(GROUPS):
-        position = min(start + 16 * i, last // 16 * 16)
-        head = np.intp(table[position // block_size]) * num_kv_heads + kv_head
-        write_address(out + 8 * i, base + head * head_bytes + position % block_size * step)
+        head = np.intp(table[block]) * num_kv_heads + kv_head
+        write_address(out + 8 * i, base + head * head_bytes + offset * step)
+        if position < last:
+            position += 16
+            offset += 16
+            if offset == block_size:
+                block += 1
+                offset = 0
 
 
 @kernel

@@ -14,6 +14,7 @@ from numba import types
 from headway.compute.cpu import features
 from headway.compute.cpu.vector import (
     ADDRESS,
+    FLOAT,
     FLOATS,
     INT32,
     INT64,
@@ -138,6 +139,35 @@ def soften_pair(builder: Any, source: Any, target: Any, top: Any, total: Any) ->
     pairs = emit_round(builder, *parts)
     emit_store(builder, target, pairs, 4)
     return emit_dot(builder, total, pairs, int_constant(0x3F803F80))
+
+
+@operation(types.void, ADDRESS, types.float32, ADDRESS, types.intp)
+def scatter_pairs(builder: Any, source: Any, factor: Any, target: Any, step: Any) -> None:
+    """32 float32 times a factor to 16 pairs of bfloat16, each `step` bytes behind the last."""
+    pairs = _emit_scaled(builder, source, factor)
+    for lane in range(LANES):
+        pair = builder.extract_element(pairs, ir.Constant(INT32, lane))
+        emit_store(builder, target, pair, 4)
+        target = builder.add(target, step)
+
+
+@operation(types.void, ADDRESS, ADDRESS)
+def scatter_halves(builder: Any, source: Any, target: Any) -> None:
+    """32 float32 to bfloat16, each 4 bytes behind the last; what is between them stays."""
+    kind = ir.VectorType(ir.IntType(16), 2 * LANES)
+    numbers = builder.bitcast(_emit_scaled(builder, source, ir.Constant(FLOAT, 1.0)), kind)
+    for lane in range(2 * LANES):
+        number = builder.extract_element(numbers, ir.Constant(INT32, lane))
+        emit_store(builder, builder.add(target, ir.Constant(INT64, 4 * lane)), number, 2)
+
+
+def _emit_scaled(builder: Any, source: Any, factor: Any) -> Any:
+    factors = emit_splat(builder, factor)
+    parts = []
+    for offset in (0, 4 * LANES):
+        place = builder.add(source, ir.Constant(INT64, offset))
+        parts.append(builder.fmul(emit_load(builder, place, FLOATS, 4), factors))
+    return emit_round(builder, *parts)
 
 
 @operation(types.void, ADDRESS, ADDRESS, ADDRESS)

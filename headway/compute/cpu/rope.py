@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.compute.cpu.attention_int8 import HIGHEST, LEAST, store_head
+from headway.compute.cpu.attention_pairs import scatter_halves, scatter_pairs
 from headway.compute.cpu.jit import kernel
 from headway.compute.cpu.kvpool import SCALE_BYTES, Floats, Stored, to_bits
 from headway.compute.cpu.vector import (
@@ -13,11 +14,9 @@ from headway.compute.cpu.vector import (
     fma,
     load_first,
     multiply,
-    read,
     splat,
     store_first,
     subtract,
-    to_bfloat16,
 )
 
 
@@ -78,10 +77,14 @@ def store_in_16_bits(
     key: int, value: int, keys: Any, values: Any, block: int, head: int, offset: int, head_dim: int
 ) -> None:
     """One head of one token as bfloat16; key and value are addresses of float32."""
-    for d in range(head_dim):
-        keys[block, head, d // 2, offset, d % 2] = to_bfloat16(read(key + 4 * d))
-    for d in range(head_dim):
-        values[block, head, offset // 2, d, offset % 2] = to_bfloat16(read(value + 4 * d))
+    block_size = keys.shape[3]
+    place = 2 * (block * keys.shape[1] + head) * head_dim * block_size
+    target, step = address_of(keys) + place + 4 * offset, 4 * block_size
+    for d in range(0, head_dim, 32):
+        scatter_pairs(key + 4 * d, np.float32(1.0), target + d // 2 * step, step)
+    target = address_of(values) + place + 4 * (offset // 2) * head_dim + 2 * (offset % 2)
+    for d in range(0, head_dim, 32):
+        scatter_halves(value + 4 * d, target + 4 * d)
 
 
 @kernel

@@ -301,13 +301,6 @@ def write_address(builder: Any, address: Any, value: Any) -> None:
     emit_store(builder, address, value, 8)
 
 
-@operation(types.void, ADDRESS, types.uint16, types.uint16)
-def write_pair(builder: Any, address: Any, low: Any, high: Any) -> None:
-    """Two 16-bit numbers to memory, `low` first."""
-    upper = builder.shl(builder.zext(high, INT32), ir.Constant(INT32, 16))
-    emit_store(builder, address, builder.or_(builder.zext(low, INT32), upper), 4)
-
-
 @operation(types.void, ADDRESS, types.intp)
 def write_byte(builder: Any, address: Any, value: Any) -> None:
     """The lowest byte of an integer to memory."""
