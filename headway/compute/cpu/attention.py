@@ -22,6 +22,7 @@ from headway.compute.cpu.attention_chunk import (
     fold,
     pack_queries,
     score_chunk,
+    visible,
     weigh_chunk,
 )
 from headway.compute.cpu.attention_int8 import expand_keys, expand_values
@@ -51,6 +52,12 @@ from headway.compute.cpu.vector import address_of, read, write
 
 
 @kernel
+def first_chunk(position: int, window: int) -> int:
+    """The first chunk that a query sees."""
+    return max(0, position - window + 1) // CHUNK if window > 0 else 0
+
+
+@kernel
 def attend(
     units: Any,
     tokens: Any,
@@ -66,6 +73,7 @@ def attend(
     num_heads: int,
     first_unit: int,
     end_unit: int,
+    window: int = 0,
 ) -> None:
     """Do units first_unit .. end_unit - 1 of a plan for one layer.
 
@@ -77,6 +85,9 @@ def attend(
     out          [T, num_heads * head_dim] float32; rows of split tokens are left to `merge`
     partials     [plan.partial_floats] float32, shared by all threads
     scratch      [scratch_floats(...)] float32 of this thread, starting at a cache line
+
+    window       0, or how many positions a query sees, its own the last; chunks before it
+                 are neither read nor counted
 
     head_dim and block_size are multiples of 32 and of 16. Scale is 1 / sqrt(head_dim).
     """
@@ -102,7 +113,8 @@ def attend(
         rows = count * group
         last_position = positions[tokens[first + count - 1]]
         pack_queries(queries, tokens[first : first + count], kv_head, group, head_dim, query)
-        for chunk in range(units[u, FIRST_CHUNK], units[u, END_CHUNK]):
+        begin = max(units[u, FIRST_CHUNK], first_chunk(positions[tokens[first]], window))
+        for chunk in range(begin, units[u, END_CHUNK]):
             start = chunk * CHUNK
             table, kv, last = block_table[units[u, ROW]], kv_head, last_position
             find_groups(table, start, last, kv, keys, block_size, key_step, key_groups)
@@ -125,6 +137,7 @@ def attend(
                 positions,
                 first,
                 start,
+                window,
                 query,
                 head_dim,
                 key_groups,
@@ -143,6 +156,7 @@ def attend(
                 positions,
                 first,
                 start,
+                window,
                 scores,
                 stats,
                 value_groups,
@@ -152,7 +166,8 @@ def attend(
             )
             for r in range(rows):
                 token = tokens[first + r // group]
-                if positions[token] < start:
+                low, limit = visible(positions[token], start, window)
+                if limit <= low:
                     continue
                 top, total = read(stats + 16 * r), read(stats + 16 * r + 4)
                 source = sums + 4 * r * head_dim
@@ -171,7 +186,7 @@ def attend(
                         state + 4 * r * head_dim,
                         stats + 16 * r + 8,
                         head_dim,
-                        chunk == 0,
+                        chunk == first_chunk(positions[token], window),
                     )
         if not split:
             for r in range(rows):
@@ -192,6 +207,7 @@ def merge(
     num_kv_heads: int,
     first_item: int,
     end_item: int,
+    window: int = 0,
 ) -> None:
     """Fold the chunks of split tokens in ascending order; arguments as in `attend`."""
     group = num_heads // num_kv_heads
@@ -203,15 +219,19 @@ def merge(
         token = split_tokens[item // num_kv_heads]
         kv_head = item % num_kv_heads
         chunks = positions[token] // CHUNK + 1
+        begin = first_chunk(positions[token], window)
         base = address_of(partials) + 4 * partial_base[token] + kv_head * chunks * group * stride
         for g in range(group):
-            for chunk in range(chunks):
+            for chunk in range(begin, chunks):
                 source = base + (chunk * group + g) * stride
                 top, total = read(source + 4 * head_dim), read(source + 4 * head_dim + 4)
-                fold(source, top, total, state, stats, head_dim, chunk == 0)
+                fold(source, top, total, state, stats, head_dim, chunk == begin)
             column = (kv_head * group + g) * head_dim
             target = address_of(out) + 4 * (token * out.shape[1] + column)
             finish(state, read(stats + 4), target, head_dim)
+
+
+LEAST_TOP = -1e30  # of a chunk in which nothing is seen
 
 
 def attention_reference(
@@ -223,6 +243,7 @@ def attention_reference(
     num_tokens: Any,
     *,
     rounded: bool = True,
+    window: int = 0,
 ) -> npt.NDArray[np.float64]:
     """The same in float64, row by row; clear, not fast.
 
@@ -248,9 +269,11 @@ def attention_reference(
         for position in range(start, start + count):
             length = position + 1
             scores = heads[token] @ k[:, :length].swapaxes(1, 2)
+            if window:
+                scores[..., : max(0, length - window)] = -np.inf
             first = np.arange(0, length, CHUNK)
-            top = np.repeat(np.maximum.reduceat(scores, first, axis=-1), CHUNK, axis=-1)
-            top = top[..., :length]
+            highest = np.maximum.reduceat(scores, first, axis=-1)
+            top = np.repeat(np.maximum(highest, LEAST_TOP), CHUNK, axis=-1)[..., :length]
             weights = to_pairs(np.exp2(scores - top))
             weights = weights * np.exp2(top - scores.max(axis=-1, keepdims=True))
             out[token] = weights / weights.sum(axis=-1, keepdims=True) @ v[:, :length]

@@ -22,6 +22,7 @@ from headway.compute.cpu.attention_tiles import (
 from headway.compute.cpu.jit import kernel
 from headway.compute.cpu.vector import (
     address_of,
+    drop_first,
     first_lane,
     fma,
     keep_first,
@@ -106,6 +107,16 @@ def find_groups(
 
 
 @kernel
+def visible(position: int, start: int, window: int) -> tuple[int, int]:
+    """Which positions of a chunk a query sees: low .. limit - 1, none where limit <= low.
+
+    window  0, or how many positions a query sees, its own the last
+    """
+    low = max(0, position - window + 1 - start) if window > 0 else 0
+    return low, min(CHUNK, position - start + 1)
+
+
+@kernel
 def score_chunk(
     rows: int,
     group: int,
@@ -113,6 +124,7 @@ def score_chunk(
     positions: Any,
     first: int,
     start: int,
+    window: int,
     query: int,
     head_dim: int,
     key_groups: int,
@@ -125,10 +137,13 @@ def score_chunk(
     for i in range(0, GROUPS, TILE_VECTORS):
         for block in range(blocks):
             begin, end = row_block(block, rows)
+            low, _ = visible(positions[tokens[first + begin // group]], start, window)
             last = positions[tokens[first + (end - 1) // group]] - start
             needed = min(GROUPS, last // 16 + 1) - i
             base = query + 2 * begin * head_dim
             out = scores + begin * SCORE_BYTES + 64 * i
+            if low >= 16 * (i + TILE_VECTORS):
+                continue
             if needed >= TILE_VECTORS - 1:
                 keys, soon = key_groups + 8 * i, value_groups + 8 * i
                 scores_wide(end - begin, base, head_dim, keys, key_stride, soon, out)
@@ -147,6 +162,7 @@ def weigh_chunk(
     positions: Any,
     first: int,
     start: int,
+    window: int,
     scores: int,
     stats: int,
     value_groups: int,
@@ -154,33 +170,44 @@ def weigh_chunk(
     head_dim: int,
     sums: int,
 ) -> None:
-    """Softmax of each row's scores within the chunk, and the sum of V under those weights."""
+    """Softmax of each row's scores within the chunk, and the sum of V under those weights.
+
+    Each row adds its pairs of positions in ascending order. Those that a whole block of rows
+    sees are added together, those before and behind row by row.
+    """
     for i in range(0, rows * head_dim, 16):
         store(sums + 4 * i, splat(np.float32(0.0)))
     for r in range(rows):
-        limit = min(CHUNK, positions[tokens[first + r // group]] - start + 1)
-        if limit > 0:
-            top, total = soften(scores + r * SCORE_BYTES, limit)
+        low, limit = visible(positions[tokens[first + r // group]], start, window)
+        if limit > low:
+            top, total = soften(scores + r * SCORE_BYTES, low, limit)
             write(stats + 16 * r, top)
             write(stats + 16 * r + 4, total)
     for block in range((rows + TILE_ROWS - 1) // TILE_ROWS):
         begin, end = row_block(block, rows)
-        common = min(CHUNK, positions[tokens[first + begin // group]] - start + 1) // 2
+        last_low, _ = visible(positions[tokens[first + (end - 1) // group]], start, window)
+        _, first_limit = visible(positions[tokens[first + begin // group]], start, window)
+        common, common_end = last_low // 2, max(last_low // 2, first_limit // 2)
+        for r in range(begin, end):
+            low, limit = visible(positions[tokens[first + r // group]], start, window)
+            weights, out = scores + r * SCORE_BYTES, sums + 4 * r * head_dim
+            before = min(common, limit // 2)
+            weigh_rows(1, weights, low // 2, before, value_groups, fetch, head_dim, out)
         weigh_rows(
             end - begin,
             scores + begin * SCORE_BYTES,
-            0,
             common,
+            common_end,
             value_groups,
             fetch,
             head_dim,
             sums + 4 * begin * head_dim,
         )
         for r in range(begin, end):
-            limit = min(CHUNK, positions[tokens[first + r // group]] - start + 1)
+            low, limit = visible(positions[tokens[first + r // group]], start, window)
             weights, out = scores + r * SCORE_BYTES, sums + 4 * r * head_dim
-            weigh_rows(1, weights, max(0, common), limit // 2, value_groups, fetch, head_dim, out)
-            if limit > 0 and limit % 2:
+            weigh_rows(1, weights, common_end, limit // 2, value_groups, fetch, head_dim, out)
+            if limit > low and limit % 2:
                 weigh_last(weights, limit - 1, value_groups, head_dim, out)
 
 
@@ -193,23 +220,26 @@ def weigh_last(weights: int, position: int, value_groups: int, head_dim: int, ou
 
 
 @kernel
-def soften(scores: int, limit: int) -> tuple[float, float]:
-    """Turn the first `limit` float32 scores into bfloat16 weights 2**(score - top), in place.
+def soften(scores: int, low: int, limit: int) -> tuple[float, float]:
+    """Turn float32 scores low .. limit - 1 into bfloat16 weights 2**(score - top), in place.
 
-    Weights up to the next multiple of 32 become zero. Returns top, and the sum of the
-    weights as they were rounded.
+    Weights from the multiple of 32 before `low` to the one behind `limit` become zero.
+    Returns top, and the sum of the weights as they were rounded.
     """
-    end = (limit + 31) // 32 * 2
+    begin, end = low // 32 * 2, (limit + 31) // 32 * 2
+    for i in range(begin, (low + 15) // 16):
+        kept = drop_first(load(scores + 64 * i), low - 16 * i, MINUS_INFINITY)
+        store(scores + 64 * i, kept)
     for i in range(limit // 16, end):
         kept = keep_first(load(scores + 64 * i), limit - 16 * i, MINUS_INFINITY)
         store(scores + 64 * i, kept)
-    even, odd = load(scores), load(scores + 64)
-    for i in range(2, end, 2):
+    even, odd = load(scores + 64 * begin), load(scores + 64 * begin + 64)
+    for i in range(begin + 2, end, 2):
         even = maximum(even, load(scores + 64 * i))
         odd = maximum(odd, load(scores + 64 * i + 64))
     top = max_lanes(maximum(even, odd))
     total = splat(np.float32(0.0))
-    for i in range(0, end, 2):
+    for i in range(begin, end, 2):
         total = soften_pair(scores + 64 * i, scores + 32 * i, top, total)
     return top, sum_lanes(total)
 

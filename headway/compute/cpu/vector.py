@@ -164,6 +164,12 @@ def keep_first(builder: Any, value: Any, count: Any, other: Any) -> Any:
     return builder.select(emit_mask(builder, count), value, emit_splat(builder, other))
 
 
+@operation(VECTOR, VECTOR, types.intp, types.float32)
+def drop_first(builder: Any, value: Any, count: Any, other: Any) -> Any:
+    """`other` in the first `count` lanes (any count), whatever was there, the rest as it is."""
+    return builder.select(emit_mask(builder, count), emit_splat(builder, other), value)
+
+
 @operation(VECTOR, VECTOR, VECTOR)
 def add(builder: Any, a: Any, b: Any) -> Any:
     """a + b."""

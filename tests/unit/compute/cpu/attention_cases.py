@@ -32,6 +32,7 @@ class Batch:
     num_tokens: Ints
     block_table: npt.NDArray[np.int32]
     queries: Floats  # the fused QKV output
+    window: int = 0
 
     @property
     def heads(self) -> tuple[int, int, int]:
@@ -72,6 +73,7 @@ class Batch:
                 num_heads,
                 plan.unit_bounds[t],
                 plan.unit_bounds[t + 1],
+                self.window,
             )
         for t in range(last):
             merge(
@@ -85,6 +87,7 @@ class Batch:
                 num_kv_heads,
                 plan.merge_bounds[t],
                 plan.merge_bounds[t + 1],
+                self.window,
             )
         return out
 

@@ -37,8 +37,9 @@ def assert_right(name: str, batch: Batch, got: Floats) -> None:
         batch.starts,
         batch.num_tokens,
     )
-    rounded = torch.from_numpy(attention_reference(*arguments))
-    exact = torch.from_numpy(attention_reference(*arguments, rounded=False))
+    window = batch.window
+    rounded = torch.from_numpy(attention_reference(*arguments, window=window))
+    exact = torch.from_numpy(attention_reference(*arguments, window=window, rounded=False))
     out = torch.from_numpy(got)
     assert torch.isfinite(out).all(), name
     assert relative_error(out, rounded) < CLOSE, name
@@ -175,6 +176,54 @@ def test_a_shared_prefix_read_once_gives_the_same_bits_as_alone(
             queries=batch.queries[tokens],
         )
         assert same_bits(alone.run(), together[tokens])
+
+
+WINDOWS = [1, 2, 7, 33, 100, 255, 256, 257, 391, 700, 5000]
+
+
+@pytest.mark.parametrize("heads", [(9, 3, 64), (2, 2, 32), (8, 1, 128)], ids=str)
+@pytest.mark.parametrize("window", WINDOWS)
+def test_a_sliding_window_matches_float64(heads: tuple[int, int, int], window: int) -> None:
+    batch = dataclasses.replace(make_batch(MIXED, heads=heads), window=window)
+    assert_right("window", batch, batch.run(2))
+
+
+@pytest.mark.parametrize("dtype", KvDtype)
+@pytest.mark.parametrize("window", WINDOWS)
+def test_a_sliding_window_gives_the_same_bits_alone_and_in_any_cut(
+    window: int, dtype: KvDtype
+) -> None:
+    rows = [(700 + 40 * i, 1) for i in range(6)] + [(300, 1), (600, 3), (560, 200), (0, 50)]
+    batch = dataclasses.replace(make_batch(rows, shared=528, dtype=dtype), window=window)
+    together = batch.run(3)
+    assert same_bits(batch.run(1), together)
+    ends = np.cumsum(batch.num_tokens)
+    for row in (0, 5, 6, 7, 8, 9):
+        count = batch.num_tokens[row]
+        for skipped in {0, count - 1}:  # the whole row, and its last token alone
+            tokens = slice(ends[row] - count + skipped, ends[row])
+            alone = dataclasses.replace(
+                batch,
+                starts=batch.starts[row : row + 1] + skipped,
+                num_tokens=batch.num_tokens[row : row + 1] - skipped,
+                block_table=batch.block_table[row : row + 1],
+                queries=batch.queries[tokens],
+            )
+            assert same_bits(alone.run(2), together[tokens])
+
+
+def test_a_window_that_holds_everything_is_none() -> None:
+    batch = make_batch(MIXED)
+    assert same_bits(dataclasses.replace(batch, window=1003).run(2), batch.run(2))
+
+
+def test_blocks_before_a_window_are_not_read() -> None:
+    batch = dataclasses.replace(make_batch([(699, 1), (650, 60)]), window=100)
+    want = batch.run(2)
+    for row, first_seen in ((0, 600), (1, 551)):
+        gone = batch.block_table[row, : first_seen // 16]
+        batch.pool.keys[:, gone] = batch.pool.values[:, gone] = 0xFFFF
+    assert same_bits(batch.run(2), want)
 
 
 def test_scores_of_any_size_stay_finite() -> None:
