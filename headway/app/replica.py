@@ -10,6 +10,7 @@ from pathlib import Path
 
 import platformdirs
 
+from headway.app.settle import give_back
 from headway.compute.cpu import features, kernel_cache
 from headway.compute.cpu.settings import AUTO, isa_of
 from headway.core.base.errors import BadFrame, ExecutorUnsuitable, InvalidSetting, StartError
@@ -108,6 +109,7 @@ def _load_with_numba(launch: Launch, progress: Callable[[LoadProgress], None]) -
 
     found = load_cpu(launch, progress, SystemClock())
     kernel_cache.seal(folder)
+    give_back()
     return found
 
 

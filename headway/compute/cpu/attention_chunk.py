@@ -88,16 +88,15 @@ def find_groups(
 ) -> None:
     """Addresses of a chunk's groups of 16 positions; past position `last`, its own again.
 
-    data  K or V of one layer; step is the distance from one position to the next, in bytes
+    data  K or V of one layer, in which only the blocks may lie apart; step is the distance
+          from one position to the next, in bytes
     """
-    num_kv_heads = data.shape[1]
-    head_bytes = data.shape[2] * data.shape[3] * data.shape[4] * data.itemsize
-    base = address_of(data)
+    base = address_of(data) + kv_head * data.strides[1]
     position, last = min(start, last // 16 * 16), last // 16 * 16
     block, offset = position // block_size, position % block_size
     for i in range(GROUPS):
-        head = np.intp(table[block]) * num_kv_heads + kv_head
-        write_address(out + 8 * i, base + head * head_bytes + offset * step)
+        place = base + np.intp(table[block]) * data.strides[0]
+        write_address(out + 8 * i, place + offset * step)
         if position < last:
             position += 16
             offset += 16

@@ -65,14 +65,19 @@ def bytes_per_value(dtype: KvDtype, head_dim: int) -> float:
 
 
 class KvPool:
-    """K and V side by side; a slot is one token's place: block * block_size + offset."""
+    """K and V side by side; a slot is one token's place: block * block_size + offset.
+
+    In memory a block's bytes of all layers lie together, so that a short context touches few
+    of the system's large pages; were the layers outermost, the first block would touch one of
+    2 MB in each of them.
+    """
 
     def __init__(self, shape: KvShape) -> None:
         """Raises NotEnoughMemory. The system gives a page only when it is first written."""
         self.shape = shape
         try:
-            self.keys: Stored = aligned_zeros(shape.key_sizes, shape.item)
-            self.values: Stored = aligned_zeros(shape.value_sizes, shape.item)
+            self.keys: Stored = _blocks_outermost(shape.key_sizes, shape.item)
+            self.values: Stored = _blocks_outermost(shape.value_sizes, shape.item)
         except MemoryError as error:
             size = 2 * np.dtype(shape.item).itemsize * prod(shape.key_sizes)
             raise NotEnoughMemory(
@@ -89,6 +94,12 @@ class KvPool:
     def close(self) -> None:
         """Let go of the memory; calling it twice is harmless."""
         self.keys = self.values = np.zeros((0, 0, 0, 0, 0, 0), dtype=self.shape.item)
+
+
+def _blocks_outermost(sizes: tuple[int, ...], item: npt.DTypeLike) -> Stored:
+    """An array [layers, blocks, ...] whose memory is [blocks, layers, ...]."""
+    layers, blocks, *rest = sizes
+    return aligned_zeros((blocks, layers, *rest), item).swapaxes(0, 1)
 
 
 def aligned_zeros(sizes: Sequence[int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:

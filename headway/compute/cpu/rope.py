@@ -48,7 +48,8 @@ def rotate_and_store(
     slots           [T] int32 or int64: block * block_size + offset
     cosines, sines  [positions, F] float32; values i and i + F of a head turn together, and
                     what lies behind 2 F <= head_dim is left as it is
-    keys            [blocks, kv heads, head_dim / 2, block_size, 2] uint16, bfloat16 bits, or int8
+    keys            [blocks, kv heads, head_dim / 2, block_size, 2] uint16, bfloat16 bits, or int8;
+                    only its blocks may lie apart
     values          [blocks, kv heads, block_size / 2, head_dim, 2] as keys; see KvShape for int8
 
     The caller sees to it that no two tokens have one slot.
@@ -78,11 +79,12 @@ def store_in_16_bits(
 ) -> None:
     """One head of one token as bfloat16; key and value are addresses of float32."""
     block_size = keys.shape[3]
-    place = 2 * (block * keys.shape[1] + head) * head_dim * block_size
-    target, step = address_of(keys) + place + 4 * offset, 4 * block_size
+    target = address_of(keys) + block * keys.strides[0] + head * keys.strides[1] + 4 * offset
+    step = 4 * block_size
     for d in range(0, head_dim, 32):
         scatter_pairs(key + 4 * d, np.float32(1.0), target + d // 2 * step, step)
-    target = address_of(values) + place + 4 * (offset // 2) * head_dim + 2 * (offset % 2)
+    target = address_of(values) + block * values.strides[0] + head * values.strides[1]
+    target += 4 * (offset // 2) * head_dim + 2 * (offset % 2)
     for d in range(0, head_dim, 32):
         scatter_halves(value + 4 * d, target + 4 * d)
 
@@ -93,12 +95,11 @@ def store_in_8_bits(
 ) -> None:
     """The same with numbers of 8 bits and their scales."""
     block_size = keys.shape[3]
-    place = block * keys.shape[1] + head
-    target = address_of(keys) + place * (head_dim + SCALE_BYTES) * block_size
+    target = address_of(keys) + block * keys.strides[0] + head * keys.strides[1]
     scale = target + head_dim * block_size + SCALE_BYTES * offset
     store_head(key, head_dim, target + 2 * offset, 2 * block_size, 1, scale)
-    line = place * (block_size // 2) + offset // 2
-    target = address_of(values) + line * 2 * (head_dim + SCALE_BYTES)
+    target = address_of(values) + block * values.strides[0] + head * values.strides[1]
+    target += offset // 2 * 2 * (head_dim + SCALE_BYTES)
     scale = target + 2 * head_dim + SCALE_BYTES * (offset % 2)
     store_head(value, head_dim, target + offset % 2, 4, 2, scale)
 
