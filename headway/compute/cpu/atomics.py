@@ -1,5 +1,6 @@
-"""What a team of threads needs inside compiled code: atomic counters and a way to wait."""
+"""What a team of threads needs inside compiled code: atomic counters, a way to wait, a clock."""
 
+import time
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -60,5 +61,23 @@ def give_way(typing_context: Any) -> Any:
         kind = ir.FunctionType(ir.IntType(32), [])
         builder.call(cgutils.get_or_insert_function(builder.module, kind, "sched_yield"), [])
         return context.get_dummy_value()
+
+    return signature, build
+
+
+@intrinsic
+def nanoseconds(typing_context: Any) -> Any:
+    """The clock that `time.monotonic_ns` reads."""
+    signature = types.int64()
+
+    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        pair = ir.LiteralStructType([_I64, _I64])
+        place = cgutils.alloca_once(builder, pair)
+        kind = ir.FunctionType(ir.IntType(32), [ir.IntType(32), pair.as_pointer()])
+        clock = cgutils.get_or_insert_function(builder.module, kind, "clock_gettime")
+        builder.call(clock, [ir.Constant(ir.IntType(32), time.CLOCK_MONOTONIC), place])
+        now = builder.load(place)
+        whole = builder.mul(builder.extract_value(now, 0), ir.Constant(_I64, 10**9))
+        return builder.add(whole, builder.extract_value(now, 1))
 
     return signature, build

@@ -12,9 +12,25 @@ from headway.compute.cpu.entry import call_gemm
 from headway.compute.cpu.jit import kernel
 from headway.compute.cpu.norm import rms_norm_rows
 from headway.compute.cpu.pack import Format
+from headway.compute.cpu.phases import (
+    ATTEND,
+    ATTENTION_INPUT,
+    DOWN_INPUT,
+    DOWN_PRODUCT,
+    GATE_UP_PRODUCT,
+    HEAD_INPUT,
+    HEAD_PRODUCT,
+    MERGE,
+    MLP_INPUT,
+    OUTPUT_INPUT,
+    OUTPUT_PRODUCT,
+    QKV_PRODUCT,
+    ROTATE,
+    begin,
+    finish,
+)
 from headway.compute.cpu.quantize import quantize_rows
 from headway.compute.cpu.rope import rotate_and_store
-from headway.compute.cpu.team import meet
 from headway.compute.cpu.vector import address_of
 from headway.compute.cpu.weights import ADDRESS, DOWN, GATE_UP, INPUTS, KIND, OUTPUT, PANELS, QKV
 
@@ -85,6 +101,7 @@ def project(
     counter: int,
     arrivals: int,
     function: int,
+    ticks: Any,
     head: Any,
     norms: Any,
     eps: float,
@@ -104,9 +121,9 @@ def project(
             head_x[row, column] = x[head_rows[row], column]
     rms_norm_rows(head_x, norms[norms.shape[0] - 1], eps, head_x, first, end)
     prepare(head, head_x, xq, xs, xsum, first, end)
-    arrivals = meet(counter, n, arrivals)
+    arrivals = finish(HEAD_INPUT, ticks, thread, n, counter, arrivals)
     multiply(function, head, head_x, xq, xs, xsum, count, logits, thread, n)
-    meet(counter, n, arrivals)
+    finish(HEAD_PRODUCT, ticks, thread, n, counter, arrivals)
 
 
 @kernel
@@ -116,6 +133,7 @@ def step(
     counter: int,
     arrivals: int,
     function: int,
+    ticks: Any,
     linears: Any,
     head: Any,
     norms: Any,
@@ -150,6 +168,7 @@ def step(
     head_x: Any,
     logits: Any,
 ) -> None:
+    begin(ticks, thread)
     rows, num_kv_heads = x.shape[0], keys.shape[2]
     first, end = rows * thread // n, rows * (thread + 1) // n
     for layer in range(linears.shape[0]):
@@ -158,9 +177,9 @@ def step(
             add_rows(x, added, first, end)
         rms_norm_rows(x, norms[2 * layer], eps, normed, first, end)
         prepare(matrices[QKV], normed, xq, xs, xsum, first, end)
-        arrivals = meet(counter, n, arrivals)
+        arrivals = finish(ATTENTION_INPUT, ticks, thread, n, counter, arrivals)
         multiply(function, matrices[QKV], normed, xq, xs, xsum, rows, qkv, thread, n)
-        arrivals = meet(counter, n, arrivals)
+        arrivals = finish(QKV_PRODUCT, ticks, thread, n, counter, arrivals)
         rotate_and_store(
             qkv,
             positions,
@@ -173,7 +192,7 @@ def step(
             first,
             end,
         )
-        arrivals = meet(counter, n, arrivals)
+        arrivals = finish(ROTATE, ticks, thread, n, counter, arrivals)
         attend(
             units,
             tokens,
@@ -190,7 +209,7 @@ def step(
             unit_bounds[thread],
             unit_bounds[thread + 1],
         )
-        arrivals = meet(counter, n, arrivals)
+        arrivals = finish(ATTEND, ticks, thread, n, counter, arrivals)
         if split_tokens.shape[0] > 0:
             merge(
                 split_tokens,
@@ -204,30 +223,31 @@ def step(
                 merge_bounds[thread],
                 merge_bounds[thread + 1],
             )
-            arrivals = meet(counter, n, arrivals)
+            arrivals = finish(MERGE, ticks, thread, n, counter, arrivals)
         prepare(matrices[OUTPUT], mixed, xq, xs, xsum, first, end)
-        arrivals = meet(counter, n, arrivals)
+        arrivals = finish(OUTPUT_INPUT, ticks, thread, n, counter, arrivals)
         multiply(function, matrices[OUTPUT], mixed, xq, xs, xsum, rows, added, thread, n)
-        arrivals = meet(counter, n, arrivals)
+        arrivals = finish(OUTPUT_PRODUCT, ticks, thread, n, counter, arrivals)
         add_rows(x, added, first, end)
         rms_norm_rows(x, norms[2 * layer + 1], eps, normed, first, end)
         prepare(matrices[GATE_UP], normed, xq, xs, xsum, first, end)
-        arrivals = meet(counter, n, arrivals)
+        arrivals = finish(MLP_INPUT, ticks, thread, n, counter, arrivals)
         multiply(function, matrices[GATE_UP], normed, xq, xs, xsum, rows, gate_up, thread, n)
-        arrivals = meet(counter, n, arrivals)
+        arrivals = finish(GATE_UP_PRODUCT, ticks, thread, n, counter, arrivals)
         silu_times_up(gate_up, inner, first, end, 0, inner.shape[1])
         prepare(matrices[DOWN], inner, xq, xs, xsum, first, end)
-        arrivals = meet(counter, n, arrivals)
+        arrivals = finish(DOWN_INPUT, ticks, thread, n, counter, arrivals)
         multiply(function, matrices[DOWN], inner, xq, xs, xsum, rows, added, thread, n)
-        arrivals = meet(counter, n, arrivals)
+        arrivals = finish(DOWN_PRODUCT, ticks, thread, n, counter, arrivals)
     add_rows(x, added, first, end)
-    arrivals = meet(counter, n, arrivals)
+    arrivals = finish(DOWN_PRODUCT, ticks, thread, n, counter, arrivals)
     project(
         thread,
         n,
         counter,
         arrivals,
         function,
+        ticks,
         head,
         norms,
         eps,

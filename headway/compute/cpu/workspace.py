@@ -8,6 +8,7 @@ import numpy.typing as npt
 from headway.compute.cpu.attention_plan import scratch_floats
 from headway.compute.cpu.kvpool import aligned_zeros
 from headway.compute.cpu.pack import COLUMNS, GROUP
+from headway.compute.cpu.phases import TICKS
 from headway.compute.cpu.weights import DOWN, GATE_UP, INPUTS, OUTPUT, PANELS, QKV, Weights
 from headway.core.base.model_card import ModelCard
 from headway.core.engine.settings import ResolvedEngine
@@ -50,6 +51,7 @@ class Workspace:
         size = scratch_floats(card.num_heads, card.num_kv_heads, card.head_dim)
         self.scratch = aligned_zeros((threads, size), np.float32)
         self._num_tokens = 0
+        self.ticks: Ints = np.zeros((0, TICKS), np.int64)
 
     def take_tokens(self, count: int) -> Floats:
         """The residual stream [count, C] of a new step, to be filled with embeddings."""
@@ -61,6 +63,7 @@ class Workspace:
         """What is the same in every step."""
         weights, card = self._weights, self._card
         return (
+            self.ticks,
             weights.linears,
             weights.head,
             weights.norms,
@@ -87,7 +90,7 @@ class Workspace:
         quantized = (self._xq, self._xs, self._xsum)
         eps = np.float32(self._card.norm_eps)
         x = self._floats["x"][: self._num_tokens]
-        return (weights.head, weights.norms, eps, x, rows, head_x, *quantized, logits)
+        return (self.ticks, weights.head, weights.norms, eps, x, rows, head_x, *quantized, logits)
 
     def logits(self, count: int) -> Floats:
         """[count, V] as the last step left them, without padding columns."""
