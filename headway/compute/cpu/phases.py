@@ -55,12 +55,13 @@ def begin(ticks: Any, thread: int) -> None:
 
 @kernel
 def finish(phase: int, ticks: Any, thread: int, n: int, counter: int, arrivals: int) -> int:
-    """This thread's part of a phase is done: `meet` the others."""
+    """This thread's part of a phase is done: `meet` the others, unless n is 1."""
     if ticks.shape[0] == 0:
-        return int(meet(counter, n, arrivals))
+        return int(meet(counter, n, arrivals)) if n > 1 else arrivals
     done = nanoseconds()
     ticks[thread, WORK + phase] += done - ticks[thread, LAST]
-    arrivals = meet(counter, n, arrivals)
+    if n > 1:
+        arrivals = meet(counter, n, arrivals)
     together = nanoseconds()
     ticks[thread, WAIT + phase] += together - done
     ticks[thread, LAST] = together

@@ -15,8 +15,9 @@ from numba import types
 from numba.extending import intrinsic
 
 from headway.compute.cpu.jit import kernel
-from headway.compute.cpu.micro_emit import F32, I8, Emit
+from headway.compute.cpu.micro_emit import F32, I8, I32, Emit
 from headway.compute.cpu.pack import GROUP
+from headway.compute.cpu.vector import ADDRESS, VECTOR, operation
 
 LEAST = 1e-30
 # Adding 1.5 * 2**23 leaves the rounded integer in a float32's low bits.
@@ -28,15 +29,22 @@ def quantize_group(typingctx: Any, x: Any, xq: Any, xs: Any, xsum: Any) -> Any:
     """One group: addresses of 32 float32, and of the results: 32 int8, one f32, one i32."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _emit_group(Emit(builder, GROUP), *args)
+        e = Emit(builder, GROUP)
+        _emit_group(e, e.load(args[0], e.floats, 4), *args[1:])
         return context.get_dummy_value()
 
     return types.void(*[types.intp] * 4), codegen
 
 
-def _emit_group(e: Emit, x: Any, xq: Any, xs: Any, xsum: Any) -> None:
+@operation(types.void, VECTOR, VECTOR, ADDRESS, ADDRESS, ADDRESS)
+def quantize_pair(builder: Any, low: Any, high: Any, xq: Any, xs: Any, xsum: Any) -> None:
+    """The same of a group that is in two vectors."""
+    lanes = ir.Constant(ir.VectorType(I32, GROUP), list(range(GROUP)))
+    _emit_group(Emit(builder, GROUP), builder.shuffle_vector(low, high, lanes), xq, xs, xsum)
+
+
+def _emit_group(e: Emit, values: Any, xq: Any, xs: Any, xsum: Any) -> None:
     b = e.b
-    values = e.load(x, e.floats, 4)
     largest = e.largest(values)
     is_zero = b.fcmp_ordered("<", largest, ir.Constant(F32, _float32(LEAST)))
     safe = b.select(is_zero, ir.Constant(F32, 1.0), largest)

@@ -1,17 +1,20 @@
 """All layers of one step in one compiled call, run by every thread of a team.
 
-A phase is cut over the threads by rows, by panels of columns or by the units of the
-attention plan; between phases the threads meet. No phase's arithmetic depends on the cut.
+A step of many rows gives each thread rows of its own: it takes them through everything but
+attention, some at a time, so that what it writes is in its own cache when it is read again,
+and the threads meet only around attention. A step of few rows gives each thread panels of
+columns of every matrix, so that weights are read once; then they meet between all phases.
+No phase's arithmetic depends on the cut.
 """
 
 from typing import Any
 
-from headway.compute.cpu.activation import silu_times_up
+from headway.compute.cpu.activation import gate_rows, quantize_gate_rows
 from headway.compute.cpu.attention import attend, merge
 from headway.compute.cpu.entry import call_gemm
 from headway.compute.cpu.jit import kernel
-from headway.compute.cpu.norm import rms_norm_rows
-from headway.compute.cpu.pack import Format
+from headway.compute.cpu.norm import add_rows, normalise_rows
+from headway.compute.cpu.pack import GROUP, Format
 from headway.compute.cpu.phases import (
     ATTEND,
     ATTENTION_INPUT,
@@ -35,63 +38,109 @@ from headway.compute.cpu.vector import address_of
 from headway.compute.cpu.weights import ADDRESS, DOWN, GATE_UP, INPUTS, KIND, OUTPUT, PANELS, QKV
 
 FIRST_FLOAT_FORMAT = int(Format.BF16)  # formats before it take quantized activations
+LEAST_ROWS = 16  # of each thread, in a step that is cut by rows
+BLOCK_ROWS = 64  # that a thread takes through all matrices at a time
 
 
 @kernel
-def prepare(matrix: Any, x: Any, xq: Any, xs: Any, xsum: Any, first_row: int, end_row: int) -> None:
-    """Quantize rows of x, the input of `matrix`, if its format takes them so."""
-    if matrix[KIND] < FIRST_FLOAT_FORMAT:
-        quantize_rows(
-            address_of(x),
-            x.shape[1],
-            first_row,
-            end_row,
-            matrix[INPUTS],
-            address_of(xq),
-            address_of(xs),
-            address_of(xsum),
-        )
-
-
-@kernel
-def add_rows(x: Any, more: Any, first_row: int, end_row: int) -> None:
-    """x[rows] += more[rows, : columns of x]."""
-    for row in range(first_row, end_row):
-        for column in range(x.shape[1]):
-            x[row, column] += more[row, column]
+def is_quantized(matrix: Any) -> bool:
+    """Whether this matrix takes quantized activations."""
+    return bool(matrix[KIND] < FIRST_FLOAT_FORMAT)
 
 
 @kernel
 def multiply(
     function: int,
     matrix: Any,
-    x: Any,
-    xq: Any,
-    xs: Any,
-    xsum: Any,
+    x: int,
+    quantized: Any,
     rows: int,
-    out: Any,
-    thread: int,
-    n: int,
+    out: int,
+    ldo: int,
+    part: int,
+    parts: int,
 ) -> None:
-    """This thread's panels of one linear layer, for all rows."""
-    panels, inputs, kind = matrix[PANELS], matrix[INPUTS], matrix[KIND]
-    source = address_of(x) if kind >= FIRST_FLOAT_FORMAT else address_of(xq)
+    """One of `parts` equal parts of a linear layer's panels, for `rows` rows.
+
+    x          address of float32 [rows, inputs], read where the format takes no quantized ones
+    quantized  addresses of xq, xs and xsum, as `quantize_rows` writes them
+    out        address of float32 [rows, ldo]
+    """
+    panels, inputs = matrix[PANELS], matrix[INPUTS]
+    xq, xs, xsum = quantized
     call_gemm(
         function,
-        kind,
+        matrix[KIND],
         matrix[ADDRESS],
         inputs,
-        panels * thread // n,
-        panels * (thread + 1) // n,
-        source,
+        panels * part // parts,
+        panels * (part + 1) // parts,
+        xq if is_quantized(matrix) else x,
         inputs,
-        address_of(xs),
-        address_of(xsum),
+        xs,
+        xsum,
         rows,
-        address_of(out),
-        out.shape[1],
+        out,
+        ldo,
     )
+
+
+@kernel
+def behind(quantized: Any, rows: int, inputs: int) -> Any:
+    """Addresses of xq, xs and xsum, `rows` rows of a matrix with so many inputs further on."""
+    xq, xs, xsum = quantized
+    groups = 4 * rows * (inputs // GROUP)
+    return xq + rows * inputs, xs + groups, xsum + groups
+
+
+@kernel
+def normalise(
+    matrix: Any,
+    x: int,
+    size: int,
+    rows: int,
+    more: int,
+    ldm: int,
+    weight: int,
+    eps: float,
+    out: int,
+    quantized: Any,
+) -> None:
+    """Make the input of `matrix` from rows of the residual stream, in the form that it takes."""
+    xq, xs, xsum = quantized
+    floats = 0 if is_quantized(matrix) else out
+    normalise_rows(x, size, rows, more, ldm, weight, eps, floats, xq, xs, xsum)
+
+
+@kernel
+def quantize(matrix: Any, x: int, rows: int, quantized: Any) -> None:
+    """Quantize rows of float32, the input of `matrix`, if its format takes them so."""
+    if is_quantized(matrix):
+        xq, xs, xsum = quantized
+        quantize_rows(x, matrix[INPUTS], 0, rows, matrix[INPUTS], xq, xs, xsum)
+
+
+@kernel
+def gate(
+    matrix: Any, gate_up: int, ldg: int, size: int, rows: int, inner: int, quantized: Any
+) -> None:
+    """silu(gate) * up, the input of `matrix`, in the form that it takes."""
+    up = gate_up + 4 * size
+    if is_quantized(matrix):
+        xq, xs, xsum = quantized
+        quantize_gate_rows(gate_up, up, ldg, size, rows, xq, xs, xsum)
+    else:
+        gate_rows(gate_up, up, ldg, size, rows, inner)
+
+
+@kernel
+def widest_input(linears: Any) -> int:
+    """Most inputs of a matrix of the layers."""
+    widest = 0
+    for layer in range(linears.shape[0]):
+        for number in range(linears.shape[1]):
+            widest = max(widest, linears[layer, number, INPUTS])
+    return widest
 
 
 @kernel
@@ -114,15 +163,28 @@ def project(
     logits: Any,
 ) -> None:
     """Logits of some rows of x."""
-    count = head_rows.shape[0]
+    count, size = head_rows.shape[0], x.shape[1]
     first, end = count * thread // n, count * (thread + 1) // n
     for row in range(first, end):
-        for column in range(x.shape[1]):
+        for column in range(size):
             head_x[row, column] = x[head_rows[row], column]
-    rms_norm_rows(head_x, norms[norms.shape[0] - 1], eps, head_x, first, end)
-    prepare(head, head_x, xq, xs, xsum, first, end)
+    quantized = (address_of(xq), address_of(xs), address_of(xsum))
+    own_x = address_of(head_x) + 4 * first * size
+    weight = address_of(norms) + 4 * (norms.shape[0] - 1) * size
+    own = behind(quantized, first, size)
+    normalise(head, own_x, size, end - first, 0, 0, weight, eps, own_x, own)
     arrivals = finish(HEAD_INPUT, ticks, thread, n, counter, arrivals)
-    multiply(function, head, head_x, xq, xs, xsum, count, logits, thread, n)
+    multiply(
+        function,
+        head,
+        address_of(head_x),
+        quantized,
+        count,
+        address_of(logits),
+        logits.shape[1],
+        thread,
+        n,
+    )
     finish(HEAD_PRODUCT, ticks, thread, n, counter, arrivals)
 
 
@@ -169,29 +231,67 @@ def step(
     logits: Any,
 ) -> None:
     begin(ticks, thread)
-    rows, num_kv_heads = x.shape[0], keys.shape[2]
-    first, end = rows * thread // n, rows * (thread + 1) // n
+    size, all_rows = x.shape[1], x.shape[0]
+    first, end = all_rows * thread // n, all_rows * (thread + 1) // n
+    by_rows = n == 1 or all_rows >= n * LEAST_ROWS
+    # Rows go through the matrices in blocks. Either a block is a thread's own, or all rows are
+    # one, of which each thread has some, and parts of the panels.
+    first_block, end_block = (first, end) if by_rows else (0, all_rows)
+    block_rows = BLOCK_ROWS if by_rows else all_rows
+    part, parts = (0, 1) if by_rows else (thread, n)
+    # A block's buffers: normed, gate_up, inner, added and quantized inputs of matrices.
+    place = thread * BLOCK_ROWS if by_rows else 0
+    near_normed = address_of(normed) + 4 * place * size
+    near_gate = address_of(gate_up) + 4 * place * gate_up.shape[1]
+    near_inner = address_of(inner) + 4 * place * inner.shape[1]
+    near_added = address_of(added) + 4 * place * added.shape[1]
+    quantized = behind(
+        (address_of(xq), address_of(xs), address_of(xsum)), place, widest_input(linears)
+    )
     for layer in range(linears.shape[0]):
         matrices = linears[layer]
-        if layer > 0:
-            add_rows(x, added, first, end)
-        rms_norm_rows(x, norms[2 * layer], eps, normed, first, end)
-        prepare(matrices[QKV], normed, xq, xs, xsum, first, end)
-        arrivals = finish(ATTENTION_INPUT, ticks, thread, n, counter, arrivals)
-        multiply(function, matrices[QKV], normed, xq, xs, xsum, rows, qkv, thread, n)
-        arrivals = finish(QKV_PRODUCT, ticks, thread, n, counter, arrivals)
-        rotate_and_store(
-            qkv,
-            positions,
-            slots,
-            cosines,
-            sines,
-            keys[layer],
-            values[layer],
-            num_heads,
-            first,
-            end,
-        )
+        weight = address_of(norms) + 4 * 2 * layer * size
+        for block in range(first_block, end_block, block_rows):
+            rows = min(block_rows, end_block - block)
+            mine, count = (block, rows) if by_rows else (first, end - first)
+            normalise(
+                matrices[QKV],
+                address_of(x) + 4 * mine * size,
+                size,
+                count,
+                0,
+                0,
+                weight,
+                eps,
+                near_normed + 4 * (mine - block) * size,
+                behind(quantized, mine - block, size),
+            )
+            arrivals = finish(ATTENTION_INPUT, ticks, thread, parts, counter, arrivals)
+            multiply(
+                function,
+                matrices[QKV],
+                near_normed,
+                quantized,
+                rows,
+                address_of(qkv) + 4 * block * qkv.shape[1],
+                qkv.shape[1],
+                part,
+                parts,
+            )
+            arrivals = finish(QKV_PRODUCT, ticks, thread, parts, counter, arrivals)
+            rotate_and_store(
+                qkv,
+                positions,
+                slots,
+                cosines,
+                sines,
+                keys[layer],
+                values[layer],
+                num_heads,
+                mine,
+                mine + count,
+            )
+            arrivals = finish(ROTATE, ticks, thread, 1, counter, arrivals)
         arrivals = finish(ROTATE, ticks, thread, n, counter, arrivals)
         attend(
             units,
@@ -219,27 +319,84 @@ def step(
                 mixed,
                 scratch[thread],
                 num_heads,
-                num_kv_heads,
+                keys.shape[2],
                 merge_bounds[thread],
                 merge_bounds[thread + 1],
             )
             arrivals = finish(MERGE, ticks, thread, n, counter, arrivals)
-        prepare(matrices[OUTPUT], mixed, xq, xs, xsum, first, end)
-        arrivals = finish(OUTPUT_INPUT, ticks, thread, n, counter, arrivals)
-        multiply(function, matrices[OUTPUT], mixed, xq, xs, xsum, rows, added, thread, n)
-        arrivals = finish(OUTPUT_PRODUCT, ticks, thread, n, counter, arrivals)
-        add_rows(x, added, first, end)
-        rms_norm_rows(x, norms[2 * layer + 1], eps, normed, first, end)
-        prepare(matrices[GATE_UP], normed, xq, xs, xsum, first, end)
-        arrivals = finish(MLP_INPUT, ticks, thread, n, counter, arrivals)
-        multiply(function, matrices[GATE_UP], normed, xq, xs, xsum, rows, gate_up, thread, n)
-        arrivals = finish(GATE_UP_PRODUCT, ticks, thread, n, counter, arrivals)
-        silu_times_up(gate_up, inner, first, end, 0, inner.shape[1])
-        prepare(matrices[DOWN], inner, xq, xs, xsum, first, end)
-        arrivals = finish(DOWN_INPUT, ticks, thread, n, counter, arrivals)
-        multiply(function, matrices[DOWN], inner, xq, xs, xsum, rows, added, thread, n)
-        arrivals = finish(DOWN_PRODUCT, ticks, thread, n, counter, arrivals)
-    add_rows(x, added, first, end)
+        for block in range(first_block, end_block, block_rows):
+            rows = min(block_rows, end_block - block)
+            mine, count = (block, rows) if by_rows else (first, end - first)
+            skipped = mine - block
+            own_x = address_of(x) + 4 * mine * size
+            own_added = near_added + 4 * skipped * added.shape[1]
+            quantize(
+                matrices[OUTPUT],
+                address_of(mixed) + 4 * mine * mixed.shape[1],
+                count,
+                behind(quantized, skipped, mixed.shape[1]),
+            )
+            arrivals = finish(OUTPUT_INPUT, ticks, thread, parts, counter, arrivals)
+            multiply(
+                function,
+                matrices[OUTPUT],
+                address_of(mixed) + 4 * block * mixed.shape[1],
+                quantized,
+                rows,
+                near_added,
+                added.shape[1],
+                part,
+                parts,
+            )
+            arrivals = finish(OUTPUT_PRODUCT, ticks, thread, parts, counter, arrivals)
+            normalise(
+                matrices[GATE_UP],
+                own_x,
+                size,
+                count,
+                own_added,
+                added.shape[1],
+                weight + 4 * size,
+                eps,
+                near_normed + 4 * skipped * size,
+                behind(quantized, skipped, size),
+            )
+            arrivals = finish(MLP_INPUT, ticks, thread, parts, counter, arrivals)
+            multiply(
+                function,
+                matrices[GATE_UP],
+                near_normed,
+                quantized,
+                rows,
+                near_gate,
+                gate_up.shape[1],
+                part,
+                parts,
+            )
+            arrivals = finish(GATE_UP_PRODUCT, ticks, thread, parts, counter, arrivals)
+            gate(
+                matrices[DOWN],
+                near_gate + 4 * skipped * gate_up.shape[1],
+                gate_up.shape[1],
+                inner.shape[1],
+                count,
+                near_inner + 4 * skipped * inner.shape[1],
+                behind(quantized, skipped, inner.shape[1]),
+            )
+            arrivals = finish(DOWN_INPUT, ticks, thread, parts, counter, arrivals)
+            multiply(
+                function,
+                matrices[DOWN],
+                near_inner,
+                quantized,
+                rows,
+                near_added,
+                added.shape[1],
+                part,
+                parts,
+            )
+            arrivals = finish(DOWN_PRODUCT, ticks, thread, parts, counter, arrivals)
+            add_rows(own_x, size, count, own_added, added.shape[1])
     arrivals = finish(DOWN_PRODUCT, ticks, thread, n, counter, arrivals)
     project(
         thread,

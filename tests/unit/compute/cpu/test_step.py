@@ -7,7 +7,7 @@ import numpy as np
 
 from headway.compute.cpu.pack import Format
 from headway.compute.cpu.quantize import quantize_reference
-from headway.compute.cpu.step import FIRST_FLOAT_FORMAT, add_rows, prepare
+from headway.compute.cpu.step import behind, is_quantized, quantize
 from headway.compute.cpu.weights import KIND
 from tests.parity.tiny_llama import TinyLlama, write_gguf
 
@@ -42,21 +42,12 @@ def test_only_inputs_of_quantized_matrices_are_quantized() -> None:
         xq = np.full((4, 64), 77, np.int8)
         xs = np.full((4, 2), np.nan, np.float32)
         xsum = np.full((4, 2), 77, np.int32)
-        prepare(matrix, x, xq, xs, xsum, 1, 3)
-        assert format_.is_quantized == (format_ < FIRST_FLOAT_FORMAT)
+        own = behind((xq.ctypes.data, xs.ctypes.data, xsum.ctypes.data), 1, 64)
+        quantize(matrix, x[1:].ctypes.data, 2, own)
+        assert format_.is_quantized == is_quantized(matrix)
         done = slice(1, 3) if format_.is_quantized else slice(0, 0)
         assert np.array_equal(xq[done], want_xq[done])
         assert np.array_equal(xs[done], want_xs[done])
         assert np.array_equal(xsum[done], want_xsum[done])
         xs[done] = np.nan
         assert np.isnan(xs).all(), "rows of other threads are not touched"
-
-
-def test_rows_are_added_without_the_padding_of_the_other_side() -> None:
-    x = np.arange(12, dtype=np.float32).reshape(4, 3)
-    more = np.full((4, 5), 100, np.float32)
-    more[:, 3:] = np.nan
-    want = x.copy()
-    want[1:3] += 100
-    add_rows(x, more, 1, 3)
-    assert np.array_equal(x, want)
