@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from headway.compute.cpu.jit import kernel
 from headway.compute.cpu.pack import GROUP
-from headway.compute.cpu.quantize import quantize_pair
+from headway.compute.cpu.quantize import quantize_four, quantize_one
 from headway.compute.cpu.vector import (
     add,
     divide,
@@ -52,13 +52,31 @@ def quantize_gate_rows(
     xq, xs, xsum  as in `quantize_rows`, written
     """
     groups = size // GROUP
+    fours = groups // 4 * 4
     for row in range(rows):
         left, right = gate + 4 * row * ldg, up + 4 * row * ldg
-        for group in range(groups):
+        for group in range(0, fours, 4):
+            to = row * groups + group
+            quantize_four(
+                gated(load(left), load(right)),
+                gated(load(left + 64), load(right + 64)),
+                gated(load(left + 128), load(right + 128)),
+                gated(load(left + 192), load(right + 192)),
+                gated(load(left + 256), load(right + 256)),
+                gated(load(left + 320), load(right + 320)),
+                gated(load(left + 384), load(right + 384)),
+                gated(load(left + 448), load(right + 448)),
+                xq + GROUP * to,
+                xs + 4 * to,
+                xsum + 4 * to,
+            )
+            left += 4 * GROUP * 4
+            right += 4 * GROUP * 4
+        for group in range(fours, groups):
             low = gated(load(left), load(right))
             high = gated(load(left + 64), load(right + 64))
             to = row * groups + group
-            quantize_pair(low, high, xq + GROUP * to, xs + 4 * to, xsum + 4 * to)
+            quantize_one(low, high, xq + GROUP * to, xs + 4 * to, xsum + 4 * to)
             left += 4 * GROUP
             right += 4 * GROUP
 

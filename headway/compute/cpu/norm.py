@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from headway.compute.cpu.jit import kernel
 from headway.compute.cpu.pack import GROUP
-from headway.compute.cpu.quantize import quantize_pair
+from headway.compute.cpu.quantize import quantize_four, quantize_one
 from headway.compute.cpu.vector import (
     add,
     fma,
@@ -88,7 +88,7 @@ def scale_row(x: int, factor: Any, weight: int, size: int, out: int) -> None:
     """x * factor * weight."""
     whole = size // 16 * 16
     for i in range(0, 4 * whole, 64):
-        store(out + i, multiply(multiply(load(x + i), factor), load(weight + i)))
+        store(out + i, scaled(x + i, factor, weight + i))
     if whole < size:
         at, rest = 4 * whole, size - whole
         value = multiply(load_first(x + at, rest), factor)
@@ -100,11 +100,33 @@ def quantize_scaled_row(
     x: int, factor: Any, weight: int, size: int, xq: int, xs: int, xsum: int
 ) -> None:
     """The same, quantized."""
-    for group in range(size // GROUP):
+    groups = size // GROUP
+    fours = groups // 4 * 4
+    for group in range(0, fours, 4):
         at, scales = x + 4 * GROUP * group, weight + 4 * GROUP * group
-        low = multiply(multiply(load(at), factor), load(scales))
-        high = multiply(multiply(load(at + 64), factor), load(scales + 64))
-        quantize_pair(low, high, xq + GROUP * group, xs + 4 * group, xsum + 4 * group)
+        quantize_four(
+            scaled(at, factor, scales),
+            scaled(at + 64, factor, scales + 64),
+            scaled(at + 128, factor, scales + 128),
+            scaled(at + 192, factor, scales + 192),
+            scaled(at + 256, factor, scales + 256),
+            scaled(at + 320, factor, scales + 320),
+            scaled(at + 384, factor, scales + 384),
+            scaled(at + 448, factor, scales + 448),
+            xq + GROUP * group,
+            xs + 4 * group,
+            xsum + 4 * group,
+        )
+    for group in range(fours, groups):
+        at, scales = x + 4 * GROUP * group, weight + 4 * GROUP * group
+        low, high = scaled(at, factor, scales), scaled(at + 64, factor, scales + 64)
+        quantize_one(low, high, xq + GROUP * group, xs + 4 * group, xsum + 4 * group)
+
+
+@kernel
+def scaled(x: int, factor: Any, weight: int) -> Any:
+    """Sixteen numbers, normalised."""
+    return multiply(multiply(load(x), factor), load(weight))
 
 
 @kernel

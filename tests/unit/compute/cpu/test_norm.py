@@ -16,10 +16,10 @@ EPS = np.float32(1e-5)
 def normalised(x: Floats, weight: Floats, more: Floats | None = None) -> Floats:
     """All rows at once into an output full of NaN; `more` is added to x before."""
     out = np.full_like(x, np.nan)
-    added = (0, 0) if more is None else (more.ctypes.data, more.shape[1])
+    at, ldm = (0, 0) if more is None else (more.ctypes.data, more.shape[1])
     rows, size = x.shape
     normalise_rows(
-        x.ctypes.data, size, rows, *added, weight.ctypes.data, EPS, out.ctypes.data, 0, 0, 0
+        x.ctypes.data, size, rows, at, ldm, weight.ctypes.data, EPS, out.ctypes.data, 0, 0, 0
     )
     return out
 
@@ -71,8 +71,8 @@ def test_quantized_norms_have_the_bits_of_norms_that_are_quantized_afterwards(si
     xq = np.full((rows, size), 77, np.int8)
     xs = np.full((rows, size // 32), np.nan, np.float32)
     xsum = np.full((rows, size // 32), 9999, np.int32)
-    addresses = (each.ctypes.data for each in (xq, xs, xsum))
-    normalise_rows(x.ctypes.data, size, rows, 0, 0, weight.ctypes.data, EPS, 0, *addresses)
+    to, scales, sums = (each.ctypes.data for each in (xq, xs, xsum))
+    normalise_rows(x.ctypes.data, size, rows, 0, 0, weight.ctypes.data, EPS, 0, to, scales, sums)
     want_xq, want_xs, want_xsum = quantize_reference(normalised(x, weight))
     assert np.array_equal(xq, want_xq)
     assert np.array_equal(xs, want_xs)
