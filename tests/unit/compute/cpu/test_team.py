@@ -1,3 +1,4 @@
+import gc
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -75,6 +76,33 @@ def test_what_a_helper_raises_reaches_the_caller() -> None:
 
     with pytest.raises(ZeroDivisionError):
         team.run(work, 2)
+    team.close()
+
+
+def test_helpers_of_a_team_that_nobody_has_any_more_end() -> None:
+    team = Team(3)
+    ran: list[threading.Thread] = []
+    team.run(lambda thread: ran.append(threading.current_thread()), 3)
+    del team
+    gc.collect()
+    for helper in ran:
+        if helper is not threading.current_thread():
+            helper.join(60)
+            assert not helper.is_alive()
+
+
+def test_after_a_failure_the_team_still_works() -> None:
+    team = Team(3)
+    ran: list[int] = []
+
+    def fail(thread: int) -> None:
+        raise IndexError(thread)
+
+    for _ in range(2):
+        with pytest.raises(IndexError):
+            team.run(fail, 3)
+    team.run(ran.append, 3)
+    assert sorted(ran) == [0, 1, 2]
     team.close()
 
 
