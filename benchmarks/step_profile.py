@@ -6,7 +6,8 @@
 For each case: milliseconds a step in each phase (the mean of the threads), and at the barrier
 behind it; what is computed in 10^9 operations a second where that is a matrix product; then
 sampling, and the rest: Python around the compiled step. The steps timed are the quickest
-quarter, so the parts add up to the step. --model takes a GGUF file instead of the built-in.
+quarter, so the parts add up to the step; beside --busy processes the median says more.
+--model takes a GGUF file instead of the built-in.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 from array import array
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 from unittest.mock import patch
 
@@ -210,6 +212,15 @@ def show(result: dict[str, Any]) -> None:
         print(f"  {name:<26} {took:8.3f} {'':8} {took / whole:6.1%}", flush=True)
 
 
+def measure(bench: Bench, case: Case, options: argparse.Namespace) -> dict[str, Any]:
+    """One case, as often as the options say; prints it."""
+    once = min(each[0] for each in bench.steps(case, 2))
+    count = max(8, min(options.repeats, int(options.seconds / once)))
+    result = profile(bench, case, count)
+    show(result)
+    return result
+
+
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -219,24 +230,27 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=40)
     parser.add_argument("--seconds", type=float, default=4.0, help="most for a case, about")
     parser.add_argument("--max-num-batched-tokens", type=int, default=512)
+    parser.add_argument("--busy", type=int, default=0, help="processes that compute beside it")
     parser.add_argument("--json", help="file for the results")
     options = parser.parse_args()
     kernel_cache.prepare(cache_folder() / "kernels")
     path = options.model or fetch_builtin(ConsoleProgress(), cache_folder())
     bench = Bench(path, options.threads, options.max_num_batched_tokens)
     results = []
-    for name in options.cases:
-        case = CASES[name]
-        once = min(each[0] for each in bench.steps(case, 2))
-        results.append(
-            profile(bench, case, max(8, min(options.repeats, int(options.seconds / once))))
-        )
-        show(results[-1])
+    others = [Popen([sys.executable, "-c", "while True: pass"]) for _ in range(options.busy)]
+    try:
+        for name in options.cases:
+            results.append(measure(bench, CASES[name], options))
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
     if options.json:
         record = {
             "machine": machine(),
             "commit": commit(),
             "threads": options.threads,
+            "busy": options.busy,
             "model": Path(path).name,
             "results": results,
         }

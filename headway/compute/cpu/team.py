@@ -1,8 +1,8 @@
 """The threads that run a step, and the barrier where they meet inside it.
 
 A step is one compiled call per thread. Between its phases the threads meet at a barrier
-that spins: a phase lasts microseconds, too short to sleep. Between steps the helpers
-sleep, so that an idle engine uses no CPU.
+that spins: a phase lasts microseconds, too short to sleep unless others use the cores too.
+Between steps the helpers sleep, so that an idle engine uses no CPU.
 """
 
 import weakref
@@ -14,14 +14,15 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
-from headway.compute.cpu.atomics import atomic_add, atomic_load, give_way, pause
+from headway.compute.cpu.atomics import atomic_add, atomic_load, park, pause, unpark
 from headway.compute.cpu.jit import kernel
+from headway.compute.cpu.kvpool import aligned_zeros
 
-# A waiter first spins, then also lets other threads run: on a machine with fewer free
-# cores than threads the one that is waited for would otherwise not get a core.
+# A waiter first spins, then sleeps: where other work shares the cores, the thread that is
+# waited for may itself wait for a core, and is moved to the one that falls free.
 SPINS = 4000  # about 100 µs
-COUNTER_WORDS = 8  # a cache line of its own
-
+LINE = 64  # bytes; counter and sleepers are not in one
+COUNTER_WORDS = 2 * LINE // 8
 
 Work = Callable[[int], object]
 
@@ -30,17 +31,28 @@ Work = Callable[[int], object]
 def meet(counter: int, num_threads: int, arrivals: int) -> int:
     """Wait until all threads are here; returns the arrivals to give to the next meeting.
 
-    counter   address of an int64 that counts arrivals since the team was made
+    counter   address of two cache lines: an int64 that counts arrivals since the team was
+              made, and one that counts threads which are about to sleep, or do
     arrivals  arrivals when the meeting before this one was over
     """
     target = arrivals + num_threads
-    atomic_add(counter, 1)
+    sleepers = counter + LINE
+    if atomic_add(counter, 1) + 1 == target:
+        # An addition, not a load: it must not be done before the one above.
+        if atomic_add(sleepers, 0) > 0:
+            unpark(counter)
+        return target
     spins = 0
-    while atomic_load(counter) < target:
+    while spins < SPINS and atomic_load(counter) < target:
         pause()
         spins += 1
-        if spins > SPINS:
-            give_way()
+    if spins == SPINS:
+        atomic_add(sleepers, 1)
+        seen = atomic_load(counter)
+        while seen < target:
+            park(counter, seen)
+            seen = atomic_load(counter)
+        atomic_add(sleepers, -1)
     return target
 
 
@@ -49,7 +61,7 @@ class Team:
 
     def __init__(self, num_threads: int) -> None:
         self.num_threads = num_threads
-        self._counter: npt.NDArray[np.int64] = np.zeros(COUNTER_WORDS, np.int64)
+        self._counter: npt.NDArray[np.int64] = aligned_zeros((COUNTER_WORDS,), np.int64)
         # Queues in C: a step's data drives the interpreter's code out of the caches, so that
         # each line of Python between two steps costs a microsecond.
         self._orders: list[SimpleQueue[Work | None]] = []

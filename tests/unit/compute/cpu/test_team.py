@@ -1,5 +1,6 @@
 import gc
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from headway.compute.cpu.atomics import nanoseconds
 from headway.compute.cpu.jit import kernel
 from headway.compute.cpu.team import Team, meet
 
@@ -28,6 +30,17 @@ def phases(thread: int, n: int, counter: int, arrivals: int, cells: Any, sums: A
             total += cells[other]
         sums[thread, phase] = total
         arrivals = meet(counter, n, arrivals)
+
+
+@kernel
+def meet_late(thread: int, n: int, counter: int, arrivals: int, seconds: float, seen: Any) -> None:
+    """Thread 0 comes to the second meeting `seconds` after the others."""
+    arrivals = meet(counter, n, arrivals)
+    began = nanoseconds()
+    while thread == 0 and nanoseconds() - began < seconds * 1e9:
+        pass
+    seen[thread] = 1
+    meet(counter, n, arrivals)
 
 
 @pytest.fixture(params=[1, 2, 5])
@@ -53,6 +66,25 @@ def test_nobody_goes_on_before_all_have_arrived(team: Team) -> None:
         want = phase * n * n + n * (n - 1) // 2
         assert (totals(team, n) == want).all()
     assert team.arrivals == 3 * PHASES * 2 * n
+
+
+def test_who_waits_long_sleeps_and_is_woken(team: Team) -> None:
+    n = team.num_threads
+    meet_late(0, 1, Team(1).counter, 0, 0.0, np.zeros(1, np.int64))  # compiled here
+    seen = np.zeros(n, np.int64)
+    used = np.zeros(n)
+    arguments = (n, team.counter, team.arrivals, 0.2, seen)
+
+    def work(thread: int) -> None:
+        before = time.thread_time()
+        meet_late(thread, *arguments)
+        used[thread] = time.thread_time() - before
+
+    for _ in range(2):
+        arguments = (n, team.counter, team.arrivals, 0.2, seen)
+        team.run(work, n)
+        assert seen.all()
+        assert (used[1:] < 0.1).all()
 
 
 def test_fewer_threads_than_the_team_has_may_run(team: Team) -> None:
