@@ -206,6 +206,14 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("max-num-seqs", "engine", whole(1), "Most sequences in one step", unit="sequences"),
     Option("max-num-batched-tokens", "engine", whole(1), "Most tokens in one step", unit="tokens"),
+    Option(
+        "itl-target",
+        "engine",
+        seconds(0),
+        "Longest wait of a running stream for its next token while others' prompts are computed; "
+        "chunks of prompts are cut to the measured speed. 0: chunks of --max-num-batched-tokens",
+        unit="s",
+    ),
     Option("block-size", "engine", whole(0), "Tokens in one KV block; a power of two", "tokens"),
     Option(
         "kv-cache-memory-bytes",
@@ -301,6 +309,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("max-stop-chars", "limits", whole(1), "Longest stop string (400)", "characters"),
     Option("max-stop-token-ids", "limits", whole(0), "Most stop token ids (400)"),
     Option("max-logit-bias", "limits", whole(0), "Most entries of logit_bias (400)"),
+    Option("max-bad-words", "limits", whole(0), "Most entries of bad_words (400)"),
     Option("max-nesting", "limits", whole(1), "Deepest nesting in tool calls (400)", "levels"),
     Option(
         "max-answer-entries",
