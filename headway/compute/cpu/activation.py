@@ -6,9 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.compute.cpu.jit import kernel
+from headway.compute.cpu.pack import GROUP
+from headway.compute.cpu.quantize import quantize_four, quantize_one
 from headway.compute.cpu.vector import (
     add,
-    address_of,
     divide,
     exp,
     load,
@@ -23,26 +24,61 @@ from headway.compute.cpu.vector import (
 
 
 @kernel
-def silu_times_up(
-    gate_up: Any, out: Any, first_row: int, end_row: int, first_column: int, end_column: int
-) -> None:
-    """Fill out[rows, columns] for a range of each; any cut of the ranges gives the same bits.
+def gate_rows(gate: int, up: int, ldg: int, size: int, rows: int, out: int) -> None:
+    """silu(gate) * up as float32; all arguments are integers.
 
-    gate_up  [T, >= 2 * size] float32, contiguous: gates, then ups
-    out      [T, size] float32, contiguous
+    gate, up  addresses of float32 [rows, size], ldg values from one row to the next
+    out       address of float32 [rows, size], contiguous, written
     """
-    size = out.shape[1]
-    whole = first_column + (end_column - first_column) // 16 * 16
-    rest = end_column - whole
-    for row in range(first_row, end_row):
-        gate = address_of(gate_up) + 4 * row * gate_up.shape[1]
-        up = gate + 4 * size
-        target = address_of(out) + 4 * row * size
-        for i in range(first_column, whole, 16):
-            store(target + 4 * i, gated(load(gate + 4 * i), load(up + 4 * i)))
+    whole = size // 16 * 16
+    rest = size - whole
+    for row in range(rows):
+        left, right, target = gate + 4 * row * ldg, up + 4 * row * ldg, out + 4 * row * size
+        for i in range(0, 4 * whole, 64):
+            store(target + i, gated(load(left + i), load(right + i)))
         if rest > 0:
-            left, right = load_first(gate + 4 * whole, rest), load_first(up + 4 * whole, rest)
-            store_first(target + 4 * whole, gated(left, right), rest)
+            at = 4 * whole
+            value = gated(load_first(left + at, rest), load_first(right + at, rest))
+            store_first(target + at, value, rest)
+
+
+@kernel
+def quantize_gate_rows(
+    gate: int, up: int, ldg: int, size: int, rows: int, xq: int, xs: int, xsum: int
+) -> None:
+    """The same, quantized without a way through memory.
+
+    size          a multiple of 32
+    xq, xs, xsum  as in `quantize_rows`, written
+    """
+    groups = size // GROUP
+    fours = groups // 4 * 4
+    for row in range(rows):
+        left, right = gate + 4 * row * ldg, up + 4 * row * ldg
+        for group in range(0, fours, 4):
+            to = row * groups + group
+            quantize_four(
+                gated(load(left), load(right)),
+                gated(load(left + 64), load(right + 64)),
+                gated(load(left + 128), load(right + 128)),
+                gated(load(left + 192), load(right + 192)),
+                gated(load(left + 256), load(right + 256)),
+                gated(load(left + 320), load(right + 320)),
+                gated(load(left + 384), load(right + 384)),
+                gated(load(left + 448), load(right + 448)),
+                xq + GROUP * to,
+                xs + 4 * to,
+                xsum + 4 * to,
+            )
+            left += 4 * GROUP * 4
+            right += 4 * GROUP * 4
+        for group in range(fours, groups):
+            low = gated(load(left), load(right))
+            high = gated(load(left + 64), load(right + 64))
+            to = row * groups + group
+            quantize_one(low, high, xq + GROUP * to, xs + 4 * to, xsum + 4 * to)
+            left += 4 * GROUP
+            right += 4 * GROUP
 
 
 @kernel
@@ -53,7 +89,7 @@ def gated(gate: Any, up: Any) -> Any:
     return multiply(divide(numerator, add(one, power)), up)
 
 
-def silu_times_up_reference(gate_up: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+def gate_reference(gate_up: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
     """The same over the whole of [T, 2 * size], in float64."""
     gate, up = np.split(gate_up.astype(np.float64), 2, axis=1)
     result: npt.NDArray[np.float64] = gate / (1 + np.exp(-gate)) * up

@@ -13,6 +13,7 @@ from headway.compute.cpu.entry import gemm_address
 from headway.compute.cpu.kvpool import KvPool, KvShape
 from headway.compute.cpu.loading import LoadedModel
 from headway.compute.cpu.logprobs import score_tokens
+from headway.compute.cpu.phases import TICKS
 from headway.compute.cpu.sampler import draw_tokens
 from headway.compute.cpu.step import project, step
 from headway.compute.cpu.team import Team
@@ -76,6 +77,11 @@ class CpuExecutor:
     def pool(self) -> KvPool:
         """The KV of all sequences."""
         return self._pool
+
+    def profile(self) -> Ints:
+        """Time the phases from now on; returns where, as `phases.py` says. Adds up: zero it."""
+        self._work.ticks = np.zeros((self._team.num_threads, TICKS), np.int64)
+        return self._work.ticks
 
     def submit(self, plan: StepPlan) -> None:
         """Take a plan and copy its block tables; at most two may wait."""

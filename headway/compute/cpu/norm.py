@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation."""
+"""Additions to the residual stream, and its root-mean-square normalisation."""
 
 from typing import Any
 
@@ -6,9 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.compute.cpu.jit import kernel
+from headway.compute.cpu.pack import GROUP
+from headway.compute.cpu.quantize import quantize_four, quantize_one
 from headway.compute.cpu.vector import (
     add,
-    address_of,
     fma,
     load,
     load_first,
@@ -21,28 +22,111 @@ from headway.compute.cpu.vector import (
 
 
 @kernel
-def rms_norm_rows(x: Any, weight: Any, eps: Any, out: Any, first_row: int, end_row: int) -> None:
-    """Normalise rows first_row .. end_row - 1 of x [T, size] into out; x may be out.
+def normalise_rows(
+    x: int,
+    size: int,
+    rows: int,
+    more: int,
+    ldm: int,
+    weight: int,
+    eps: Any,
+    out: int,
+    xq: int,
+    xs: int,
+    xsum: int,
+) -> None:
+    """Add to the residual stream, then its norm, as float32 or quantized: one pass over a row.
 
-    weight  [size] float32; eps is added to the mean of the squares. All arrays are
-    contiguous float32. The sum of squares is 64 partial sums folded in one fixed order.
+    All but `eps`, which is added to the mean of the squares, are integers:
+
+    x              address of float32 [rows, size], contiguous; x += more, unless more is 0
+    more           address of float32 [rows, ldm >= size]
+    weight         address of float32 [size]
+    out            address of float32 [rows, size], written; may be x. 0: quantize instead,
+    xq, xs, xsum   as in `quantize_rows`; size is then a multiple of 32
     """
-    size = x.shape[1]
-    scales = address_of(weight)
+    for row in range(rows):
+        at = x + 4 * row * size
+        if more != 0:
+            add_row(at, more + 4 * row * ldm, size)
+        factor = norm_factor(at, size, eps)
+        if out != 0:
+            scale_row(at, factor, weight, size, out + 4 * row * size)
+        else:
+            group = row * (size // GROUP)
+            to = xq + row * size
+            quantize_scaled_row(at, factor, weight, size, to, xs + 4 * group, xsum + 4 * group)
+
+
+@kernel
+def add_rows(x: int, size: int, rows: int, more: int, ldm: int) -> None:
+    """x += more, as in `normalise_rows`."""
+    for row in range(rows):
+        add_row(x + 4 * row * size, more + 4 * row * ldm, size)
+
+
+@kernel
+def add_row(x: int, more: int, size: int) -> None:
+    """x += more of `size` float32."""
     whole = size // 16 * 16
-    for row in range(first_row, end_row):
-        source = address_of(x) + 4 * row * size
-        target = address_of(out) + 4 * row * size
-        mean = sum_of_squares(source, size) / np.float32(size)
-        factor = splat(np.float32(1.0) / np.sqrt(mean + np.float32(eps)))
-        for i in range(0, whole, 16):
-            value = multiply(load(source + 4 * i), factor)
-            store(target + 4 * i, multiply(value, load(scales + 4 * i)))
-        if whole < size:
-            rest = size - whole
-            value = multiply(load_first(source + 4 * whole, rest), factor)
-            value = multiply(value, load_first(scales + 4 * whole, rest))
-            store_first(target + 4 * whole, value, rest)
+    for i in range(0, 4 * whole, 64):
+        store(x + i, add(load(x + i), load(more + i)))
+    if whole < size:
+        at, rest = 4 * whole, size - whole
+        store_first(x + at, add(load_first(x + at, rest), load_first(more + at, rest)), rest)
+
+
+@kernel
+def norm_factor(x: int, size: int, eps: Any) -> Any:
+    """What a row is multiplied with, in every lane."""
+    mean = sum_of_squares(x, size) / np.float32(size)
+    return splat(np.float32(1.0) / np.sqrt(mean + np.float32(eps)))
+
+
+@kernel
+def scale_row(x: int, factor: Any, weight: int, size: int, out: int) -> None:
+    """x * factor * weight."""
+    whole = size // 16 * 16
+    for i in range(0, 4 * whole, 64):
+        store(out + i, scaled(x + i, factor, weight + i))
+    if whole < size:
+        at, rest = 4 * whole, size - whole
+        value = multiply(load_first(x + at, rest), factor)
+        store_first(out + at, multiply(value, load_first(weight + at, rest)), rest)
+
+
+@kernel
+def quantize_scaled_row(
+    x: int, factor: Any, weight: int, size: int, xq: int, xs: int, xsum: int
+) -> None:
+    """The same, quantized."""
+    groups = size // GROUP
+    fours = groups // 4 * 4
+    for group in range(0, fours, 4):
+        at, scales = x + 4 * GROUP * group, weight + 4 * GROUP * group
+        quantize_four(
+            scaled(at, factor, scales),
+            scaled(at + 64, factor, scales + 64),
+            scaled(at + 128, factor, scales + 128),
+            scaled(at + 192, factor, scales + 192),
+            scaled(at + 256, factor, scales + 256),
+            scaled(at + 320, factor, scales + 320),
+            scaled(at + 384, factor, scales + 384),
+            scaled(at + 448, factor, scales + 448),
+            xq + GROUP * group,
+            xs + 4 * group,
+            xsum + 4 * group,
+        )
+    for group in range(fours, groups):
+        at, scales = x + 4 * GROUP * group, weight + 4 * GROUP * group
+        low, high = scaled(at, factor, scales), scaled(at + 64, factor, scales + 64)
+        quantize_one(low, high, xq + GROUP * group, xs + 4 * group, xsum + 4 * group)
+
+
+@kernel
+def scaled(x: int, factor: Any, weight: int) -> Any:
+    """Sixteen numbers, normalised."""
+    return multiply(multiply(load(x), factor), load(weight))
 
 
 @kernel

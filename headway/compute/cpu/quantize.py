@@ -12,43 +12,101 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from headway.compute.cpu.jit import kernel
-from headway.compute.cpu.micro_emit import F32, I8, Emit
+from headway.compute.cpu.micro_emit import F32, I8, I32, Emit
 from headway.compute.cpu.pack import GROUP
+from headway.compute.cpu.vector import ADDRESS, LANES, VECTOR, load, operation
 
 LEAST = 1e-30
 # Adding 1.5 * 2**23 leaves the rounded integer in a float32's low bits.
 ROUND = 12582912.0
 
 
-@intrinsic
-def quantize_group(typingctx: Any, x: Any, xq: Any, xs: Any, xsum: Any) -> Any:
-    """One group: addresses of 32 float32, and of the results: 32 int8, one f32, one i32."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _emit_group(Emit(builder, GROUP), *args)
-        return context.get_dummy_value()
-
-    return types.void(*[types.intp] * 4), codegen
-
-
-def _emit_group(e: Emit, x: Any, xq: Any, xs: Any, xsum: Any) -> None:
-    b = e.b
-    values = e.load(x, e.floats, 4)
-    largest = e.largest(values)
-    is_zero = b.fcmp_ordered("<", largest, ir.Constant(F32, _float32(LEAST)))
-    safe = b.select(is_zero, ir.Constant(F32, 1.0), largest)
-    zero = ir.Constant(F32, 0.0)
-    up = b.select(is_zero, zero, b.fdiv(ir.Constant(F32, 127.0), safe))
-    scale = b.select(is_zero, zero, b.fdiv(safe, ir.Constant(F32, 127.0)))
-    rounding = ir.Constant(e.floats, [ROUND] * GROUP)
-    shifted = b.fadd(b.fmul(values, e.splat(up)), rounding)
-    whole = b.sub(b.bitcast(shifted, e.ints), b.bitcast(rounding, e.ints))
-    e.store(b.trunc(whole, ir.VectorType(I8, GROUP)), xq, 1)
+@operation(types.void, *[VECTOR] * 2, *[ADDRESS] * 3)
+def quantize_one(builder: Any, low: Any, high: Any, xq: Any, xs: Any, xsum: Any) -> None:
+    """One group from two vectors; writes 32 int8, a float32 and an int32."""
+    e = Emit(builder, GROUP)
+    lanes = ir.Constant(e.ints, list(range(GROUP)))
+    values = builder.shuffle_vector(low, high, lanes)
+    up, scale = _factors(builder, e.largest(values), ir.Constant)
+    whole = _rounded(e, builder.fmul(values, e.splat(up)))
+    e.store(builder.trunc(whole, ir.VectorType(I8, GROUP)), xq, 1)
     e.store(scale, xs, 4)
     e.store(e.reduce_add(whole), xsum, 4)
+
+
+@operation(types.void, *[VECTOR] * 8, *[ADDRESS] * 3)
+def quantize_four(
+    builder: Any,
+    a: Any,
+    b: Any,
+    c: Any,
+    d: Any,
+    f: Any,
+    g: Any,
+    h: Any,
+    i: Any,
+    xq: Any,
+    xs: Any,
+    xsum: Any,
+) -> None:
+    """The same for four groups, from eight vectors: they share what is done across lanes."""
+    e, few = Emit(builder, LANES), Emit(builder, 4)
+    vectors = (a, b, c, d, f, g, h, i)
+    bits = [builder.and_(builder.bitcast(v, e.ints), e.whole(0x7FFFFFFF)) for v in vectors]
+
+    def larger(left: Any, right: Any) -> Any:
+        return builder.select(builder.icmp_unsigned(">", left, right), left, right)
+
+    largest = builder.bitcast(_fold(builder, bits, larger), few.floats)
+    up, scale = _factors(builder, largest, lambda _kind, value: few.whole_float(value))
+    wholes = []
+    for number, vector in enumerate(vectors):
+        lane = ir.Constant(e.ints, [number // 2] * LANES)
+        value = _rounded(e, builder.fmul(vector, builder.shuffle_vector(up, up, lane)))
+        e.store(builder.trunc(value, ir.VectorType(I8, LANES)), e.at(xq, LANES * number), 1)
+        wholes.append(value)
+    e.store(scale, xs, 4)
+    e.store(_fold(builder, wholes, builder.add), xsum, 4)
+
+
+def _fold(b: Any, vectors: Any, combine: Any) -> Any:
+    """Four lanes, each of two neighbouring vectors folded to one number."""
+    pairs = [combine(vectors[i], vectors[i + 1]) for i in range(0, 8, 2)]
+    halves = [_combine_parts(b, pairs[i], pairs[i + 1], 8, combine) for i in (0, 2)]
+    quarters = _combine_parts(b, halves[0], halves[1], 4, combine)
+    for distance in (2, 1):
+        order = ir.Constant(quarters.type, [lane ^ distance for lane in range(LANES)])
+        quarters = combine(quarters, b.shuffle_vector(quarters, quarters, order))
+    firsts = ir.Constant(ir.VectorType(I32, 4), [0, 4, 8, 12])
+    return b.shuffle_vector(quarters, quarters, firsts)
+
+
+def _combine_parts(b: Any, left: Any, right: Any, size: int, combine: Any) -> Any:
+    """Runs of 2 * size lanes of both vectors, one after the other, each folded to `size`."""
+    lanes = range(2 * LANES)
+    lower = ir.Constant(left.type, [lane for lane in lanes if lane // size % 2 == 0])
+    upper = ir.Constant(left.type, [lane for lane in lanes if lane // size % 2 == 1])
+    return combine(b.shuffle_vector(left, right, lower), b.shuffle_vector(left, right, upper))
+
+
+def _factors(b: Any, largest: Any, constant: Any) -> Any:
+    """What values are multiplied with, and the scale."""
+
+    def number(value: float) -> Any:
+        return constant(F32, _float32(value))
+
+    is_zero = b.fcmp_ordered("<", largest, number(LEAST))
+    safe = b.select(is_zero, number(1.0), largest)
+    up = b.select(is_zero, number(0.0), b.fdiv(number(127.0), safe))
+    return up, b.select(is_zero, number(0.0), b.fdiv(safe, number(127.0)))
+
+
+def _rounded(e: Emit, values: Any) -> Any:
+    """To integers, halves to even."""
+    shifted = e.b.fadd(values, e.whole_float(ROUND))
+    return e.b.sub(e.b.bitcast(shifted, e.ints), e.b.bitcast(e.whole_float(ROUND), e.ints))
 
 
 def _float32(value: float) -> float:
@@ -69,11 +127,25 @@ def quantize_rows(
     """
     groups = num_inputs // GROUP
     for row in range(first_row, end_row):
-        for group in range(groups):
-            at = row * groups + group
-            quantize_group(
-                x + 4 * (row * ldx + GROUP * group), xq + GROUP * at, xs + 4 * at, xsum + 4 * at
+        fours = groups // 4 * 4
+        for group in range(0, fours, 4):
+            at, to = x + 4 * (row * ldx + GROUP * group), row * groups + group
+            quantize_four(
+                load(at),
+                load(at + 64),
+                load(at + 128),
+                load(at + 192),
+                load(at + 256),
+                load(at + 320),
+                load(at + 384),
+                load(at + 448),
+                xq + GROUP * to,
+                xs + 4 * to,
+                xsum + 4 * to,
             )
+        for group in range(fours, groups):
+            at, to = x + 4 * (row * ldx + GROUP * group), row * groups + group
+            quantize_one(load(at), load(at + 64), xq + GROUP * to, xs + 4 * to, xsum + 4 * to)
 
 
 def quantize_reference(

@@ -1,81 +1,48 @@
 """All layers of one step in one compiled call, run by every thread of a team.
 
-A phase is cut over the threads by rows, by panels of columns or by the units of the
-attention plan; between phases the threads meet. No phase's arithmetic depends on the cut.
+A step of many rows gives each thread rows of its own: it takes them through everything but
+attention, some at a time, so that what it writes is in its own cache when it is read again,
+and the threads meet only around attention. A step of few rows gives each thread panels of
+columns of every matrix, so that weights are read once; then they meet between all phases.
+No phase's arithmetic depends on the cut.
 """
 
 from typing import Any
 
-from headway.compute.cpu.activation import silu_times_up
 from headway.compute.cpu.attention import attend, merge
-from headway.compute.cpu.entry import call_gemm
 from headway.compute.cpu.jit import kernel
-from headway.compute.cpu.norm import rms_norm_rows
-from headway.compute.cpu.pack import Format
-from headway.compute.cpu.quantize import quantize_rows
+from headway.compute.cpu.matrix import (
+    behind,
+    gate,
+    multiply,
+    normalise,
+    quantize,
+    widest_input,
+)
+from headway.compute.cpu.norm import add_rows
+from headway.compute.cpu.phases import (
+    ATTEND,
+    ATTENTION_INPUT,
+    DOWN_INPUT,
+    DOWN_PRODUCT,
+    GATE_UP_PRODUCT,
+    HEAD_INPUT,
+    HEAD_PRODUCT,
+    MERGE,
+    MLP_INPUT,
+    OUTPUT_INPUT,
+    OUTPUT_PRODUCT,
+    QKV_PRODUCT,
+    ROTATE,
+    begin,
+    finish,
+)
 from headway.compute.cpu.rope import rotate_and_store
-from headway.compute.cpu.team import meet
 from headway.compute.cpu.vector import address_of
-from headway.compute.cpu.weights import ADDRESS, DOWN, GATE_UP, INPUTS, KIND, OUTPUT, PANELS, QKV
+from headway.compute.cpu.weights import DOWN, GATE_UP, OUTPUT, QKV
 
-FIRST_FLOAT_FORMAT = int(Format.BF16)  # formats before it take quantized activations
-
-
-@kernel
-def prepare(matrix: Any, x: Any, xq: Any, xs: Any, xsum: Any, first_row: int, end_row: int) -> None:
-    """Quantize rows of x, the input of `matrix`, if its format takes them so."""
-    if matrix[KIND] < FIRST_FLOAT_FORMAT:
-        quantize_rows(
-            address_of(x),
-            x.shape[1],
-            first_row,
-            end_row,
-            matrix[INPUTS],
-            address_of(xq),
-            address_of(xs),
-            address_of(xsum),
-        )
-
-
-@kernel
-def add_rows(x: Any, more: Any, first_row: int, end_row: int) -> None:
-    """x[rows] += more[rows, : columns of x]."""
-    for row in range(first_row, end_row):
-        for column in range(x.shape[1]):
-            x[row, column] += more[row, column]
-
-
-@kernel
-def multiply(
-    function: int,
-    matrix: Any,
-    x: Any,
-    xq: Any,
-    xs: Any,
-    xsum: Any,
-    rows: int,
-    out: Any,
-    thread: int,
-    n: int,
-) -> None:
-    """This thread's panels of one linear layer, for all rows."""
-    panels, inputs, kind = matrix[PANELS], matrix[INPUTS], matrix[KIND]
-    source = address_of(x) if kind >= FIRST_FLOAT_FORMAT else address_of(xq)
-    call_gemm(
-        function,
-        kind,
-        matrix[ADDRESS],
-        inputs,
-        panels * thread // n,
-        panels * (thread + 1) // n,
-        source,
-        inputs,
-        address_of(xs),
-        address_of(xsum),
-        rows,
-        address_of(out),
-        out.shape[1],
-    )
+LEAST_ROWS = 32  # of each thread, in a step that is cut by rows; fewer make products slower
+BLOCK_ROWS = 64  # that a thread takes through all matrices at a time
 
 
 @kernel
@@ -85,6 +52,7 @@ def project(
     counter: int,
     arrivals: int,
     function: int,
+    ticks: Any,
     head: Any,
     norms: Any,
     eps: float,
@@ -97,16 +65,29 @@ def project(
     logits: Any,
 ) -> None:
     """Logits of some rows of x."""
-    count = head_rows.shape[0]
+    count, size = head_rows.shape[0], x.shape[1]
     first, end = count * thread // n, count * (thread + 1) // n
     for row in range(first, end):
-        for column in range(x.shape[1]):
+        for column in range(size):
             head_x[row, column] = x[head_rows[row], column]
-    rms_norm_rows(head_x, norms[norms.shape[0] - 1], eps, head_x, first, end)
-    prepare(head, head_x, xq, xs, xsum, first, end)
-    arrivals = meet(counter, n, arrivals)
-    multiply(function, head, head_x, xq, xs, xsum, count, logits, thread, n)
-    meet(counter, n, arrivals)
+    quantized = (address_of(xq), address_of(xs), address_of(xsum))
+    own_x = address_of(head_x) + 4 * first * size
+    weight = address_of(norms) + 4 * (norms.shape[0] - 1) * size
+    own = behind(quantized, first, size)
+    normalise(head, own_x, size, end - first, 0, 0, weight, eps, own_x, own)
+    arrivals = finish(HEAD_INPUT, ticks, thread, n, counter, arrivals)
+    multiply(
+        function,
+        head,
+        address_of(head_x),
+        quantized,
+        count,
+        address_of(logits),
+        logits.shape[1],
+        thread,
+        n,
+    )
+    finish(HEAD_PRODUCT, ticks, thread, n, counter, arrivals)
 
 
 @kernel
@@ -116,6 +97,7 @@ def step(
     counter: int,
     arrivals: int,
     function: int,
+    ticks: Any,
     linears: Any,
     head: Any,
     norms: Any,
@@ -150,30 +132,69 @@ def step(
     head_x: Any,
     logits: Any,
 ) -> None:
-    rows, num_kv_heads = x.shape[0], keys.shape[2]
-    first, end = rows * thread // n, rows * (thread + 1) // n
+    begin(ticks, thread)
+    size, all_rows = x.shape[1], x.shape[0]
+    first, end = all_rows * thread // n, all_rows * (thread + 1) // n
+    by_rows = n == 1 or all_rows >= n * LEAST_ROWS
+    # Rows go through the matrices in blocks. Either a block is a thread's own, or all rows are
+    # one, of which each thread has some, and parts of the panels.
+    first_block, end_block = (first, end) if by_rows else (0, all_rows)
+    block_rows = BLOCK_ROWS if by_rows else all_rows
+    part, parts = (0, 1) if by_rows else (thread, n)
+    # A block's buffers: normed, gate_up, inner, added and quantized inputs of matrices.
+    place = thread * BLOCK_ROWS if by_rows else 0
+    near_normed = address_of(normed) + 4 * place * size
+    near_gate = address_of(gate_up) + 4 * place * gate_up.shape[1]
+    near_inner = address_of(inner) + 4 * place * inner.shape[1]
+    near_added = address_of(added) + 4 * place * added.shape[1]
+    quantized = behind(
+        (address_of(xq), address_of(xs), address_of(xsum)), place, widest_input(linears)
+    )
     for layer in range(linears.shape[0]):
         matrices = linears[layer]
-        if layer > 0:
-            add_rows(x, added, first, end)
-        rms_norm_rows(x, norms[2 * layer], eps, normed, first, end)
-        prepare(matrices[QKV], normed, xq, xs, xsum, first, end)
-        arrivals = meet(counter, n, arrivals)
-        multiply(function, matrices[QKV], normed, xq, xs, xsum, rows, qkv, thread, n)
-        arrivals = meet(counter, n, arrivals)
-        rotate_and_store(
-            qkv,
-            positions,
-            slots,
-            cosines,
-            sines,
-            keys[layer],
-            values[layer],
-            num_heads,
-            first,
-            end,
-        )
-        arrivals = meet(counter, n, arrivals)
+        weight = address_of(norms) + 4 * 2 * layer * size
+        for block in range(first_block, end_block, block_rows):
+            rows = min(block_rows, end_block - block)
+            mine, count = (block, rows) if by_rows else (first, end - first)
+            normalise(
+                matrices[QKV],
+                address_of(x) + 4 * mine * size,
+                size,
+                count,
+                0,
+                0,
+                weight,
+                eps,
+                near_normed + 4 * (mine - block) * size,
+                behind(quantized, mine - block, size),
+            )
+            arrivals = finish(ATTENTION_INPUT, ticks, thread, parts, counter, arrivals)
+            multiply(
+                function,
+                matrices[QKV],
+                near_normed,
+                quantized,
+                rows,
+                address_of(qkv) + 4 * block * qkv.shape[1],
+                qkv.shape[1],
+                part,
+                parts,
+            )
+            arrivals = finish(QKV_PRODUCT, ticks, thread, parts, counter, arrivals)
+            rotate_and_store(
+                qkv,
+                positions,
+                slots,
+                cosines,
+                sines,
+                keys[layer],
+                values[layer],
+                num_heads,
+                mine,
+                mine + count,
+            )
+            arrivals = finish(ROTATE, ticks, thread, 1, counter, arrivals)
+        arrivals = finish(ROTATE, ticks, thread, n, counter, arrivals)
         attend(
             units,
             tokens,
@@ -190,7 +211,7 @@ def step(
             unit_bounds[thread],
             unit_bounds[thread + 1],
         )
-        arrivals = meet(counter, n, arrivals)
+        arrivals = finish(ATTEND, ticks, thread, n, counter, arrivals)
         if split_tokens.shape[0] > 0:
             merge(
                 split_tokens,
@@ -200,34 +221,92 @@ def step(
                 mixed,
                 scratch[thread],
                 num_heads,
-                num_kv_heads,
+                keys.shape[2],
                 merge_bounds[thread],
                 merge_bounds[thread + 1],
             )
-            arrivals = meet(counter, n, arrivals)
-        prepare(matrices[OUTPUT], mixed, xq, xs, xsum, first, end)
-        arrivals = meet(counter, n, arrivals)
-        multiply(function, matrices[OUTPUT], mixed, xq, xs, xsum, rows, added, thread, n)
-        arrivals = meet(counter, n, arrivals)
-        add_rows(x, added, first, end)
-        rms_norm_rows(x, norms[2 * layer + 1], eps, normed, first, end)
-        prepare(matrices[GATE_UP], normed, xq, xs, xsum, first, end)
-        arrivals = meet(counter, n, arrivals)
-        multiply(function, matrices[GATE_UP], normed, xq, xs, xsum, rows, gate_up, thread, n)
-        arrivals = meet(counter, n, arrivals)
-        silu_times_up(gate_up, inner, first, end, 0, inner.shape[1])
-        prepare(matrices[DOWN], inner, xq, xs, xsum, first, end)
-        arrivals = meet(counter, n, arrivals)
-        multiply(function, matrices[DOWN], inner, xq, xs, xsum, rows, added, thread, n)
-        arrivals = meet(counter, n, arrivals)
-    add_rows(x, added, first, end)
-    arrivals = meet(counter, n, arrivals)
+            arrivals = finish(MERGE, ticks, thread, n, counter, arrivals)
+        for block in range(first_block, end_block, block_rows):
+            rows = min(block_rows, end_block - block)
+            mine, count = (block, rows) if by_rows else (first, end - first)
+            skipped = mine - block
+            own_x = address_of(x) + 4 * mine * size
+            own_added = near_added + 4 * skipped * added.shape[1]
+            quantize(
+                matrices[OUTPUT],
+                address_of(mixed) + 4 * mine * mixed.shape[1],
+                count,
+                behind(quantized, skipped, mixed.shape[1]),
+            )
+            arrivals = finish(OUTPUT_INPUT, ticks, thread, parts, counter, arrivals)
+            multiply(
+                function,
+                matrices[OUTPUT],
+                address_of(mixed) + 4 * block * mixed.shape[1],
+                quantized,
+                rows,
+                near_added,
+                added.shape[1],
+                part,
+                parts,
+            )
+            arrivals = finish(OUTPUT_PRODUCT, ticks, thread, parts, counter, arrivals)
+            normalise(
+                matrices[GATE_UP],
+                own_x,
+                size,
+                count,
+                own_added,
+                added.shape[1],
+                weight + 4 * size,
+                eps,
+                near_normed + 4 * skipped * size,
+                behind(quantized, skipped, size),
+            )
+            arrivals = finish(MLP_INPUT, ticks, thread, parts, counter, arrivals)
+            multiply(
+                function,
+                matrices[GATE_UP],
+                near_normed,
+                quantized,
+                rows,
+                near_gate,
+                gate_up.shape[1],
+                part,
+                parts,
+            )
+            arrivals = finish(GATE_UP_PRODUCT, ticks, thread, parts, counter, arrivals)
+            gate(
+                matrices[DOWN],
+                near_gate + 4 * skipped * gate_up.shape[1],
+                gate_up.shape[1],
+                inner.shape[1],
+                count,
+                near_inner + 4 * skipped * inner.shape[1],
+                behind(quantized, skipped, inner.shape[1]),
+            )
+            arrivals = finish(DOWN_INPUT, ticks, thread, parts, counter, arrivals)
+            multiply(
+                function,
+                matrices[DOWN],
+                near_inner,
+                quantized,
+                rows,
+                near_added,
+                added.shape[1],
+                part,
+                parts,
+            )
+            arrivals = finish(DOWN_PRODUCT, ticks, thread, parts, counter, arrivals)
+            add_rows(own_x, size, count, own_added, added.shape[1])
+    arrivals = finish(DOWN_PRODUCT, ticks, thread, n, counter, arrivals)
     project(
         thread,
         n,
         counter,
         arrivals,
         function,
+        ticks,
         head,
         norms,
         eps,

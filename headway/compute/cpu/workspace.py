@@ -8,6 +8,8 @@ import numpy.typing as npt
 from headway.compute.cpu.attention_plan import scratch_floats
 from headway.compute.cpu.kvpool import aligned_zeros
 from headway.compute.cpu.pack import COLUMNS, GROUP
+from headway.compute.cpu.phases import TICKS
+from headway.compute.cpu.step import BLOCK_ROWS
 from headway.compute.cpu.weights import DOWN, GATE_UP, INPUTS, OUTPUT, PANELS, QKV, Weights
 from headway.core.base.model_card import ModelCard
 from headway.core.engine.settings import ResolvedEngine
@@ -27,29 +29,31 @@ class Workspace:
         tokens = engine.max_num_batched_tokens
         linears = weights.linears
         widths = linears[:, :, PANELS].max(axis=0) * COLUMNS
-        inputs = max(int(linears[:, :, INPUTS].max()), int(weights.head[INPUTS]))
+        inputs = int(linears[:, :, INPUTS].max())
         self._weights = weights
         self._card = card
         self.max_head_rows = max(HEAD_ROWS, engine.max_num_seqs)
-        rows = max(tokens, self.max_head_rows)
+        block = threads * BLOCK_ROWS
         self._floats: dict[str, Floats] = {
             "x": _floats(tokens, card.hidden_size),
-            "normed": _floats(tokens, card.hidden_size),
+            "normed": _floats(block, card.hidden_size),
             "qkv": _floats(tokens, widths[QKV]),
             "mixed": _floats(tokens, card.num_heads * card.head_dim),
-            "gate_up": _floats(tokens, widths[GATE_UP]),
-            "inner": _floats(tokens, card.intermediate_size),
-            "added": _floats(tokens, max(widths[OUTPUT], widths[DOWN])),
+            "gate_up": _floats(block, widths[GATE_UP]),
+            "inner": _floats(block, card.intermediate_size),
+            "added": _floats(block, max(widths[OUTPUT], widths[DOWN])),
             "head_x": _floats(self.max_head_rows, card.hidden_size),
             "logits": _floats(self.max_head_rows, weights.head[PANELS] * COLUMNS),
         }
-        self._xq = aligned_zeros((rows * inputs,), np.int8)
-        self._xs = aligned_zeros((rows * (inputs // GROUP + 1),), np.float32)
-        self._xsum = aligned_zeros((rows * (inputs // GROUP + 1),), np.int32)
+        quantized = max(block * inputs, self.max_head_rows * int(weights.head[INPUTS]))
+        self._xq = aligned_zeros((quantized,), np.int8)
+        self._xs = aligned_zeros((quantized // GROUP,), np.float32)
+        self._xsum = aligned_zeros((quantized // GROUP,), np.int32)
         self._partials = _floats(1, 0).reshape(-1)
         size = scratch_floats(card.num_heads, card.num_kv_heads, card.head_dim)
         self.scratch = aligned_zeros((threads, size), np.float32)
         self._num_tokens = 0
+        self.ticks: Ints = np.zeros((0, TICKS), np.int64)
 
     def take_tokens(self, count: int) -> Floats:
         """The residual stream [count, C] of a new step, to be filled with embeddings."""
@@ -61,6 +65,7 @@ class Workspace:
         """What is the same in every step."""
         weights, card = self._weights, self._card
         return (
+            self.ticks,
             weights.linears,
             weights.head,
             weights.norms,
@@ -71,10 +76,11 @@ class Workspace:
     @property
     def token_arguments(self) -> tuple[Any, ...]:
         """Buffers of as many rows as the step has tokens."""
-        rows = {name: buffer[: self._num_tokens] for name, buffer in self._floats.items()}
+        count, floats = self._num_tokens, self._floats
         quantized = (self._xq, self._xs, self._xsum)
-        after = (rows["qkv"], rows["mixed"], rows["gate_up"], rows["inner"], rows["added"])
-        return (rows["x"], rows["normed"], *quantized, *after)
+        after = (floats["qkv"][:count], floats["mixed"][:count])
+        near = (floats["gate_up"], floats["inner"], floats["added"])
+        return (floats["x"][:count], floats["normed"], *quantized, *after, *near)
 
     def head_arguments(self, count: int) -> tuple[Any, ...]:
         """Buffers of `count` rows whose logits are wanted."""
@@ -87,7 +93,7 @@ class Workspace:
         quantized = (self._xq, self._xs, self._xsum)
         eps = np.float32(self._card.norm_eps)
         x = self._floats["x"][: self._num_tokens]
-        return (weights.head, weights.norms, eps, x, rows, head_x, *quantized, logits)
+        return (self.ticks, weights.head, weights.norms, eps, x, rows, head_x, *quantized, logits)
 
     def logits(self, count: int) -> Floats:
         """[count, V] as the last step left them, without padding columns."""

@@ -1,55 +1,66 @@
 """The gate of the feed-forward layers."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
 
-from headway.compute.cpu.activation import silu_times_up, silu_times_up_reference
+from headway.compute.cpu.activation import gate_reference, gate_rows, quantize_gate_rows
+from headway.compute.cpu.quantize import quantize_reference
 from tests.close import assert_close
 from tests.unit.compute.cpu.attention_cases import Floats, same_bits
 
 SIZES = [1, 16, 17, 100, 1536]
 
 
-def gated(gate_up: Floats) -> Floats:
-    """All of it into an output full of NaN."""
-    rows, size = gate_up.shape[0], gate_up.shape[1] // 2
-    out = np.full((rows, size), np.nan, dtype=np.float32)
-    silu_times_up(gate_up, out, 0, rows, 0, size)
+def gated(gate_up: Floats, first: int = 0, rows: int | None = None) -> Floats:
+    """Rows of it in an output full of NaN."""
+    size = gate_up.shape[1] // 2
+    out = np.full((len(gate_up), size), np.nan, dtype=np.float32)
+    count = len(gate_up) if rows is None else rows
+    at = gate_up[first:].ctypes.data
+    gate_rows(at, at + 4 * size, 2 * size, size, count, out[first:].ctypes.data)
     return out
 
 
 def case(size: int) -> Floats:
     """Gates and ups with some large values."""
-    return 5 * np.random.default_rng(size).standard_normal((3, 2 * size), dtype=np.float32)
+    return 5 * np.random.default_rng(size).standard_normal((4, 2 * size), dtype=np.float32)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_gate_matches_float64(size: int) -> None:
     x = case(size)
-    want = silu_times_up_reference(x)
+    want = gate_reference(x)
     assert_close("gate", torch.from_numpy(gated(x)), torch.from_numpy(want))
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_any_cut_of_rows_and_columns_gives_the_same_bits(size: int) -> None:
+def test_a_row_alone_has_the_same_bits_and_no_other_is_written(size: int) -> None:
     x = case(size)
-    out = np.full((3, size), np.nan, dtype=np.float32)
-    cuts = sorted({0, size // 3, size // 2 + 1, size})
-    for row in range(3):
-        for first, end in itertools.pairwise(cuts):
-            silu_times_up(x, out, row, row + 1, first, end)
-    assert same_bits(out, gated(x))
+    want = gated(x)
+    for row in range(4):
+        alone = gated(x, row, 1)
+        assert same_bits(alone[row], want[row])
+        assert np.isfinite(alone).sum() == size
 
 
-def test_nothing_outside_the_range_is_written() -> None:
-    x = case(100)
-    out = np.full((3, 100), np.nan, dtype=np.float32)
-    silu_times_up(x, out, 1, 2, 20, 55)
-    assert np.isfinite(out[1, 20:55]).all()
-    assert np.isfinite(out).sum() == 35
+@pytest.mark.parametrize("size", [32, 64, 96, 160, 1536])
+def test_quantized_gates_have_the_bits_of_gates_that_are_quantized_afterwards(size: int) -> None:
+    x = case(size)
+    x[1] = 0
+    xq = np.full((5, size), 77, np.int8)
+    xs = np.full((5, size // 32), np.nan, np.float32)
+    xsum = np.full((5, size // 32), 9999, np.int32)
+    at = x.ctypes.data
+    addresses = (each.ctypes.data for each in (xq, xs, xsum))
+    quantize_gate_rows(at, at + 4 * size, 2 * size, size, 4, *addresses)
+    want_xq, want_xs, want_xsum = quantize_reference(gated(x))
+    assert np.array_equal(xq[:4], want_xq)
+    assert np.array_equal(xs[:4], want_xs)
+    assert np.array_equal(xsum[:4], want_xsum)
+    assert (xq[4] == 77).all()
+    assert np.isnan(xs[4]).all()
+    assert (xsum[4] == 9999).all()
 
 
 def test_extreme_gates_neither_overflow_nor_vanish() -> None:

@@ -1,9 +1,10 @@
 import threading
+import time
 from typing import Any
 
 import numpy as np
 
-from headway.compute.cpu.atomics import atomic_add, atomic_load, give_way, pause
+from headway.compute.cpu.atomics import atomic_add, atomic_load, park, pause, unpark
 from headway.compute.cpu.jit import kernel
 
 TIMES = 200_000
@@ -24,9 +25,23 @@ def wait_for(address: int, value: int, most: int) -> Any:
     looks = 0
     while atomic_load(address) != value and looks < most:
         pause()
-        give_way()
         looks += 1
     return looks
+
+
+@kernel
+def sleep_until(address: int, value: int) -> Any:
+    """Sleeps while the value is not there; what was there at last."""
+    seen = atomic_load(address)
+    while seen != value:
+        park(address, seen)
+        seen = atomic_load(address)
+    return seen
+
+
+@kernel
+def wake(address: int) -> None:
+    unpark(address)
 
 
 def test_an_addition_returns_what_was_there_before() -> None:
@@ -61,3 +76,34 @@ def test_a_waiting_thread_sees_what_another_one_writes() -> None:
     waiter.join(60)
     assert not waiter.is_alive()
     assert looks[0] < 1_000_000_000
+
+
+def test_a_parked_thread_uses_no_cpu_and_is_woken() -> None:
+    counter = np.zeros(1, np.int64)
+    address = counter.ctypes.data
+    wake(address)
+    assert sleep_until(address, 0) == 0
+    used: list[float] = []
+
+    def sleep() -> None:
+        before = time.thread_time()
+        sleep_until(address, 1)
+        used.append(time.thread_time() - before)
+
+    sleeper = threading.Thread(target=sleep)
+    sleeper.start()
+    sleeper.join(0.3)
+    assert sleeper.is_alive()
+    add_many(address, 1, 1)
+    wake(address)
+    sleeper.join(60)
+    assert not sleeper.is_alive()
+    assert used[0] < 0.1
+
+
+def test_who_parks_after_the_change_does_not_sleep() -> None:
+    counter = np.array([2**32 + 5], np.int64)
+    done = threading.Thread(target=lambda: sleep_until(counter.ctypes.data, 2**32 + 5))
+    done.start()
+    done.join(60)
+    assert not done.is_alive()

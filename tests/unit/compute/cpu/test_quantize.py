@@ -24,7 +24,7 @@ def assert_same(got: Result, want: Result) -> None:
     assert np.array_equal(got[2], want[2])
 
 
-@pytest.mark.parametrize("inputs", [32, 64, 576])
+@pytest.mark.parametrize("inputs", [32, 64, 128, 160, 576])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_bits_equal_those_of_the_reference(rows: int, inputs: int) -> None:
     rng = np.random.default_rng(inputs + rows)

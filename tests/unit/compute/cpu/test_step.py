@@ -3,12 +3,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
-
-from headway.compute.cpu.pack import Format
-from headway.compute.cpu.quantize import quantize_reference
-from headway.compute.cpu.step import FIRST_FLOAT_FORMAT, add_rows, prepare
-from headway.compute.cpu.weights import KIND
 from tests.parity.tiny_llama import TinyLlama, write_gguf
 
 
@@ -31,32 +25,3 @@ def test_no_traffic_compiles_a_kernel_again(tmp_path: Path) -> None:
     assert found["after"] == found["start"]
     assert found["start"]["headway.compute.cpu.step.step"] == 1
     assert max(found["start"].values()) <= 2
-
-
-def test_only_inputs_of_quantized_matrices_are_quantized() -> None:
-    x = np.random.default_rng(1).normal(size=(4, 64)).astype(np.float32)
-    want_xq, want_xs, want_xsum = quantize_reference(x)
-    for format_ in Format:
-        matrix = np.array([int(format_), 0, 64, 1], np.int64)
-        assert matrix[KIND] == format_
-        xq = np.full((4, 64), 77, np.int8)
-        xs = np.full((4, 2), np.nan, np.float32)
-        xsum = np.full((4, 2), 77, np.int32)
-        prepare(matrix, x, xq, xs, xsum, 1, 3)
-        assert format_.is_quantized == (format_ < FIRST_FLOAT_FORMAT)
-        done = slice(1, 3) if format_.is_quantized else slice(0, 0)
-        assert np.array_equal(xq[done], want_xq[done])
-        assert np.array_equal(xs[done], want_xs[done])
-        assert np.array_equal(xsum[done], want_xsum[done])
-        xs[done] = np.nan
-        assert np.isnan(xs).all(), "rows of other threads are not touched"
-
-
-def test_rows_are_added_without_the_padding_of_the_other_side() -> None:
-    x = np.arange(12, dtype=np.float32).reshape(4, 3)
-    more = np.full((4, 5), 100, np.float32)
-    more[:, 3:] = np.nan
-    want = x.copy()
-    want[1:3] += 100
-    add_rows(x, more, 1, 3)
-    assert np.array_equal(x, want)

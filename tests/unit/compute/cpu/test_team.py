@@ -1,4 +1,6 @@
+import gc
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -6,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from headway.compute.cpu.atomics import nanoseconds
 from headway.compute.cpu.jit import kernel
 from headway.compute.cpu.team import Team, meet
 
@@ -27,6 +30,17 @@ def phases(thread: int, n: int, counter: int, arrivals: int, cells: Any, sums: A
             total += cells[other]
         sums[thread, phase] = total
         arrivals = meet(counter, n, arrivals)
+
+
+@kernel
+def meet_late(thread: int, n: int, counter: int, arrivals: int, seconds: float, seen: Any) -> None:
+    """Thread 0 comes to the second meeting `seconds` after the others."""
+    arrivals = meet(counter, n, arrivals)
+    began = nanoseconds()
+    while thread == 0 and nanoseconds() - began < seconds * 1e9:
+        pass
+    seen[thread] = 1
+    meet(counter, n, arrivals)
 
 
 @pytest.fixture(params=[1, 2, 5])
@@ -54,6 +68,25 @@ def test_nobody_goes_on_before_all_have_arrived(team: Team) -> None:
     assert team.arrivals == 3 * PHASES * 2 * n
 
 
+def test_who_waits_long_sleeps_and_is_woken(team: Team) -> None:
+    n = team.num_threads
+    meet_late(0, 1, Team(1).counter, 0, 0.0, np.zeros(1, np.int64))  # compiled here
+    seen = np.zeros(n, np.int64)
+    used = np.zeros(n)
+    arguments = (n, team.counter, team.arrivals, 0.2, seen)
+
+    def work(thread: int) -> None:
+        before = time.thread_time()
+        meet_late(thread, *arguments)
+        used[thread] = time.thread_time() - before
+
+    for _ in range(2):
+        arguments = (n, team.counter, team.arrivals, 0.2, seen)
+        team.run(work, n)
+        assert seen.all()
+        assert (used[1:] < 0.1).all()
+
+
 def test_fewer_threads_than_the_team_has_may_run(team: Team) -> None:
     assert (totals(team, 1) == np.arange(PHASES)).all()
     assert team.arrivals == 2 * PHASES
@@ -75,6 +108,33 @@ def test_what_a_helper_raises_reaches_the_caller() -> None:
 
     with pytest.raises(ZeroDivisionError):
         team.run(work, 2)
+    team.close()
+
+
+def test_helpers_of_a_team_that_nobody_has_any_more_end() -> None:
+    team = Team(3)
+    ran: list[threading.Thread] = []
+    team.run(lambda thread: ran.append(threading.current_thread()), 3)
+    del team
+    gc.collect()
+    for helper in ran:
+        if helper is not threading.current_thread():
+            helper.join(60)
+            assert not helper.is_alive()
+
+
+def test_after_a_failure_the_team_still_works() -> None:
+    team = Team(3)
+    ran: list[int] = []
+
+    def fail(thread: int) -> None:
+        raise IndexError(thread)
+
+    for _ in range(2):
+        with pytest.raises(IndexError):
+            team.run(fail, 3)
+    team.run(ran.append, 3)
+    assert sorted(ran) == [0, 1, 2]
     team.close()
 
 
