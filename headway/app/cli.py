@@ -14,7 +14,8 @@ from headway.app.settings import Settings, default_of, merge
 from headway.core.base.errors import StartError
 
 EXIT_NOT_STARTED = 2
-WARMUP_OPTIONS = ("model", "cache_dir", "cpu_isa")  # keys of those that `warmup` takes
+# Keys of those that `warmup` takes.
+WARMUP_OPTIONS = ("model", "cache_dir", "cpu_isa", "quantization")
 
 
 class OneLineParser(argparse.ArgumentParser):

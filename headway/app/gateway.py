@@ -204,6 +204,7 @@ class _Process:
             threads=settings.executor.threads,
             attention=settings.executor.attention,
             cpu_isa=settings.cpu.cpu_isa,
+            quantization=settings.cpu.quantization,
             log_level=settings.log_level,
             log_json=settings.log_json,
         )

@@ -56,6 +56,7 @@ def warm_up(settings: Settings) -> int:
         engine=SMALLEST,
         threads=settings.executor.threads,
         cpu_isa=settings.cpu.cpu_isa,
+        quantization=settings.cpu.quantization,
     )
     try:
         launch = Launch(spec=spec, commands_address="", reports_address="")

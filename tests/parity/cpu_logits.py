@@ -14,7 +14,7 @@ from headway.compute.cpu.executor import CpuExecutor
 from headway.compute.cpu.features import host_features, offers
 from headway.compute.cpu.loading import LoadedModel, load_model
 from headway.compute.cpu.logprobs import Float32s
-from headway.compute.cpu.settings import CpuSettings, Isa
+from headway.compute.cpu.settings import CpuSettings, Isa, Quantization
 from headway.core.base.model_card import RopeScaling
 from headway.core.engine.settings import ResolvedEngine
 from headway.core.messages.path import TokenLogprob
@@ -28,11 +28,17 @@ ISAS = [isa for isa in Isa if offers(isa, host_features())]
 
 
 def load(
-    path: Path, *, scaling: RopeScaling | None = None, threads: int = 1, isa: Isa | None = None
+    path: Path,
+    *,
+    scaling: RopeScaling | None = None,
+    threads: int = 1,
+    isa: Isa | None = None,
+    quantization: Quantization = Quantization.NONE,
 ) -> LoadedModel:
-    """A file whose card the tests read themselves."""
+    """A file whose card the tests read themselves; its weights stay as they are by default."""
     card = read_card(path, scaling)
-    return load_model(card, CpuSettings(threads=threads), lambda done, total: None, isa=isa)
+    settings = CpuSettings(threads=threads, quantization=quantization)
+    return load_model(card, settings, lambda done, total: None, isa=isa)
 
 
 def make_executor(model: LoadedModel, engine: ResolvedEngine, grid: "array[int]") -> CpuExecutor:

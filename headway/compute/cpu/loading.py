@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headway.compute.cpu.features import detect
-from headway.compute.cpu.settings import CpuSettings, Isa, check
+from headway.compute.cpu.settings import CpuSettings, Isa, Quantization, check
 from headway.compute.cpu.weights import WeightReader, Weights
 from headway.core.base.errors import ExecutorUnsuitable
 from headway.core.base.model_card import ModelCard
@@ -26,7 +26,11 @@ class LoadedModel:
     threads: int
 
     bytes_per_kv_value = 2  # bfloat16
-    dtype_name = "as in the file"
+
+    @property
+    def dtype_name(self) -> str:
+        """Types of the weights."""
+        return self.weights.type_names
 
     @property
     def weight_bytes(self) -> int:
@@ -36,7 +40,8 @@ class LoadedModel:
     @property
     def description(self) -> str:
         """For people: what computes."""
-        return f"numba cpu {self.isa}, bfloat16 KV, {self.threads} threads"
+        types = self.weights.type_names
+        return f"numba cpu {self.isa}, {types} weights, bfloat16 KV, {self.threads} threads"
 
 
 def load_model(
@@ -64,5 +69,7 @@ def load_model(
     found = detect(isa)
     threads = settings.threads or len(os.sched_getaffinity(0))
     log.info("cpu_kernels", extra={"isa": str(found), "threads": threads})
-    weights = WeightReader(card).read(num_positions or card.context_length, progress)
+    reader = WeightReader(card, Quantization(settings.quantization))
+    weights = reader.read(num_positions or card.context_length, progress)
+    log.info("weights_packed", extra={"types": weights.type_names})
     return LoadedModel(card=card, weights=weights, isa=found, threads=threads)
