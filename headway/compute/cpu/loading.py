@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headway.compute.cpu.features import detect
+from headway.compute.cpu.self_check import right_family
 from headway.compute.cpu.settings import CpuSettings, Isa, Quantization, check
 from headway.compute.cpu.weights import WeightReader, Weights
 from headway.core.base.errors import ExecutorUnsuitable
@@ -66,7 +67,7 @@ def load_model(
             f"heads of {card.head_dim} values: the CPU executor takes multiples of "
             f"{HEAD_DIM_STEP}; use --executor torch",
         )
-    found = detect(isa)
+    found = right_family(detect(isa))
     threads = settings.threads or len(os.sched_getaffinity(0))
     log.info("cpu_kernels", extra={"isa": str(found), "threads": threads})
     reader = WeightReader(card, Quantization(settings.quantization))
