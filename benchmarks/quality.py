@@ -345,7 +345,7 @@ def tapped(module: Any) -> Iterator[list[Float32s]]:
     taken: list[Float32s] = []
 
     def take(logits: Any, targets: Sequence[int], num_top: int) -> list[TokenLogprob]:
-        taken.append(np.array(logits, np.float32))
+        taken.append(np.from_dlpack(logits).copy())
         return []
 
     usual = module.score_tokens
