@@ -40,7 +40,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from divergence import Divergence, Float32s, Positions, compare, join, summarise
-from quality_models import write_form
+from quality_models import SPREAD, write_form
 from run_workloads import cache_folder, commit, machine, plain, versions
 
 from headway.compute.cpu import kernel_cache
@@ -269,9 +269,9 @@ def measure(
     """Figures of each text and of all, and what the candidate says of itself."""
     form, _, executor = spec.partition("/")
     if form != "file":
-        file = folder / f"{path.stem}.{form}.gguf"
+        is_float = form == "float"
+        file = folder / f"{path.stem}.{form}{SPREAD if is_float else ''}.gguf"
         if not file.exists():
-            is_float = form == "float"
             write_form(path, file, "BF16" if is_float else form, off_grid=is_float)
         path = file
     built = build(open_model(str(path)), executor, make_space(pieces))
