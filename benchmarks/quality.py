@@ -173,15 +173,15 @@ def main() -> int:
     """Measure, print and write."""
     options = parse_arguments()
     target = HERE / "results" / f"quality-{options.name}.json"
-    if target.exists() and not options.overwrite:
-        raise SystemExit(f"{target} exists; choose another --name, or --overwrite")
+    if target.exists() and not (options.overwrite or options.add):
+        raise SystemExit(f"{target} exists; choose another --name, --overwrite or --add")
     path = options.model or Path(fetch_builtin(ConsoleProgress(), cache_folder()))
     model_file = open_model(str(path))
     pieces = cut_texts(model_file, options.texts, options.piece_tokens)
     folder = Path(tempfile.gettempdir()) / "headway-quality"
     folder.mkdir(mode=0o700, exist_ok=True)
     reference, said = the_reference(model_file, pieces, folder)
-    results = []
+    results = kept_results(target, options) if options.add else []
     print_row({key: key for key, _, _ in COLUMNS}, plain_text=True)
     for spec in options.candidates or FORMS:
         began = time.monotonic()
@@ -189,9 +189,11 @@ def main() -> int:
         took = time.monotonic() - began
         print(f"{spec}: {description}, {took:.0f} s", file=sys.stderr)
         texts = {name: each.as_dict() for name, each in figures.items()}
+        results = [each for each in results if each["candidate"] != spec]
         results.append(
-            {"candidate": spec, "description": description, "took_s": took, "texts": texts}
-        )
+            {"candidate": spec, "description": description, "took_s": took, "commit": commit(),
+             "texts": texts}
+        )  # fmt: skip
         for name, each in figures.items():
             print_row({"candidate": spec, "text": name, **each.as_dict()})
     result = {
@@ -202,7 +204,7 @@ def main() -> int:
         "versions": versions() | {"numba": version("numba")},
         "model": {"file": path.name, "bytes": path.stat().st_size, "name": model_file.card.name},
         "command": plain([sys.executable, "benchmarks/quality.py", *sys.argv[1:]]),
-        "texts": {each.name: digest(each.read_bytes()) for each in options.texts},
+        "texts": digests(options.texts),
         "reference": said,
         "candidates": results,
     }
@@ -210,6 +212,17 @@ def main() -> int:
     target.write_text(json.dumps(result, indent=1) + "\n")
     print(f"wrote {target}")
     return 0
+
+
+def kept_results(target: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Candidates of earlier runs on the same texts; none when there was no run."""
+    if not target.exists():
+        return []
+    earlier = json.loads(target.read_text())
+    if earlier["texts"] != digests(options.texts):
+        raise SystemExit(f"{target} is of other texts; choose another --name or --overwrite")
+    found: list[dict[str, Any]] = earlier["candidates"]
+    return found
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -225,6 +238,9 @@ def parse_arguments() -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--piece-tokens", type=int, default=512, help="of each sequence")
     parser.add_argument("--overwrite", action="store_true")
+    parser.add_argument(
+        "--add", action="store_true", help="to the candidates that the file holds; replaces equals"
+    )
     parser.add_argument(
         "texts", nargs="*", type=Path, default=sorted((HERE / "texts").glob("*.txt"))
     )
@@ -365,9 +381,9 @@ def log_softmax(logits: Float32s) -> Float32s:
     return logits
 
 
-def digest(content: bytes) -> str:
-    """A short name of a text's bytes."""
-    return blake2b(content, digest_size=8).hexdigest()
+def digests(texts: Sequence[Path]) -> dict[str, str]:
+    """A short name of each text's bytes."""
+    return {each.name: blake2b(each.read_bytes(), digest_size=8).hexdigest() for each in texts}
 
 
 def print_row(values: dict[str, Any], *, plain_text: bool = False) -> None:
