@@ -15,7 +15,7 @@ from headway.core.base.errors import StartError
 
 EXIT_NOT_STARTED = 2
 # Keys of those that `warmup` takes.
-WARMUP_OPTIONS = ("model", "cache_dir", "cpu_isa", "quantization")
+WARMUP_OPTIONS = ("model", "cache_dir", "cpu_isa", "quantization", "kv_cache_dtype")
 
 
 class OneLineParser(argparse.ArgumentParser):

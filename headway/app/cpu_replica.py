@@ -51,7 +51,12 @@ def load_cpu(launch: Launch, progress: Callable[[LoadProgress], None], clock: Cl
 
 def cpu_settings(spec: ReplicaSpec) -> CpuSettings:
     """The spec's plain words as the executor's settings."""
-    return CpuSettings(threads=spec.threads, cpu_isa=spec.cpu_isa, quantization=spec.quantization)
+    return CpuSettings(
+        threads=spec.threads,
+        cpu_isa=spec.cpu_isa,
+        quantization=spec.quantization,
+        kv_cache_dtype=spec.kv_cache_dtype,
+    )
 
 
 def bytes_needed(tensors: Iterable[TensorEntry], settings: CpuSettings) -> int:

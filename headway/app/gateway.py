@@ -205,6 +205,7 @@ class _Process:
             attention=settings.executor.attention,
             cpu_isa=settings.cpu.cpu_isa,
             quantization=settings.cpu.quantization,
+            kv_cache_dtype=settings.cpu.kv_cache_dtype,
             log_level=settings.log_level,
             log_json=settings.log_json,
         )

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from headway.compute.cpu.settings import AUTO, Isa, Quantization
+from headway.compute.cpu.settings import AUTO, Isa, KvDtype, Quantization
 from headway.compute.gpu.runner.settings import AttentionChoice, DeviceChoice, DtypeChoice
 
 Value = str | int | float | bool | tuple[str, ...] | None
@@ -212,6 +212,13 @@ OPTIONS: tuple[Option, ...] = (
         "takes 8 bits for the rest, int4 takes 4 (8 in the head), none keeps all as in the file",
     ),
     Option(
+        "kv-cache-dtype",
+        "cpu",
+        one_of(AUTO, *KvDtype),
+        "Type of the numbers in the CPU executor's KV cache; auto is bfloat16, int8 holds nearly "
+        "twice the tokens in the same memory",
+    ),
+    Option(
         "max-model-len",
         "engine",
         context,
@@ -221,6 +228,14 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("max-num-seqs", "engine", whole(1), "Most sequences in one step", unit="sequences"),
     Option("max-num-batched-tokens", "engine", whole(1), "Most tokens in one step", unit="tokens"),
+    Option(
+        "itl-target",
+        "engine",
+        seconds(0),
+        "Longest wait of a running stream for its next token while others' prompts are computed; "
+        "chunks of prompts are cut to the measured speed. 0: chunks of --max-num-batched-tokens",
+        unit="s",
+    ),
     Option("block-size", "engine", whole(0), "Tokens in one KV block; a power of two", "tokens"),
     Option(
         "kv-cache-memory-bytes",
@@ -316,6 +331,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("max-stop-chars", "limits", whole(1), "Longest stop string (400)", "characters"),
     Option("max-stop-token-ids", "limits", whole(0), "Most stop token ids (400)"),
     Option("max-logit-bias", "limits", whole(0), "Most entries of logit_bias (400)"),
+    Option("max-bad-words", "limits", whole(0), "Most entries of bad_words (400)"),
     Option("max-nesting", "limits", whole(1), "Deepest nesting in tool calls (400)", "levels"),
     Option(
         "max-answer-entries",

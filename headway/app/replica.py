@@ -23,7 +23,11 @@ STDIN = 0
 CPU_LANES = 16  # the CPU executor's blocks are a multiple of this
 # Settings of the CPU executor alone, by their names in the spec, and the values for which torch
 # does what they say.
-CPU_ONLY = {"cpu_isa": "--cpu-isa", "quantization": "--quantization"}
+CPU_ONLY = {
+    "cpu_isa": "--cpu-isa",
+    "quantization": "--quantization",
+    "kv_cache_dtype": "--kv-cache-dtype",
+}
 TORCH_DOES = (AUTO, "none")
 
 logger = logging.getLogger(__name__)

@@ -57,6 +57,7 @@ def warm_up(settings: Settings) -> int:
         threads=settings.executor.threads,
         cpu_isa=settings.cpu.cpu_isa,
         quantization=settings.cpu.quantization,
+        kv_cache_dtype=settings.cpu.kv_cache_dtype,
     )
     try:
         launch = Launch(spec=spec, commands_address="", reports_address="")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,7 +24,7 @@ from tests.fakes import engine_settings
 from tests.parity.cards import read_card
 
 BLOCK_SIZE = 16
-BFLOAT16_NAN = 0x7FC0
+NAN_BYTE = 0xFF  # all of them are NaN as bfloat16 and as a scale
 ISAS = [isa for isa in Isa if offers(isa, host_features())]
 
 
@@ -34,10 +35,13 @@ def load(
     threads: int = 1,
     isa: Isa | None = None,
     quantization: Quantization = Quantization.NONE,
+    kv_cache_dtype: str = "auto",
 ) -> LoadedModel:
     """A file whose card the tests read themselves; its weights stay as they are by default."""
     card = read_card(path, scaling)
-    settings = CpuSettings(threads=threads, quantization=quantization)
+    settings = CpuSettings(
+        threads=threads, quantization=quantization, kv_cache_dtype=kv_cache_dtype
+    )
     return load_model(card, settings, lambda done, total: None, isa=isa)
 
 
@@ -45,8 +49,8 @@ def make_executor(model: LoadedModel, engine: ResolvedEngine, grid: "array[int]"
     """One line of the grid a sequence; a slot that is read before it is written shows."""
     width = len(grid) // engine.max_num_seqs
     executor = CpuExecutor(model, engine, memoryview(grid), width)
-    executor.pool.keys.fill(BFLOAT16_NAN)
-    executor.pool.values.fill(BFLOAT16_NAN)
+    for data in (executor.pool.keys, executor.pool.values):
+        data.view(np.uint8).fill(NAN_BYTE)
     return executor
 
 

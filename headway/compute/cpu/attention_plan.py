@@ -51,7 +51,8 @@ class AttentionPlan:
 def scratch_floats(num_heads: int, num_kv_heads: int, head_dim: int) -> int:
     """Floats of scratch that one thread needs in `attend`; a multiple of 16."""
     rows = scratch_rows(num_heads // num_kv_heads)
-    return rows * (3 * head_dim + SCORE_FLOATS + 4) + 3 * 2 * (CHUNK // 16)
+    expanded = CHUNK * head_dim // 2  # K or V of a chunk as bfloat16
+    return rows * (3 * head_dim + SCORE_FLOATS + 4) + expanded + 3 * 2 * (CHUNK // 16)
 
 
 def scratch_rows(group: int) -> int:

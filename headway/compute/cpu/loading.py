@@ -6,8 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headway.compute.cpu.features import detect
+from headway.compute.cpu.kvpool import bytes_per_value
 from headway.compute.cpu.self_check import right_family
-from headway.compute.cpu.settings import CpuSettings, Isa, Quantization, check
+from headway.compute.cpu.settings import (
+    CpuSettings,
+    Isa,
+    KvDtype,
+    Quantization,
+    check,
+    kv_dtype_of,
+)
 from headway.compute.cpu.weights import WeightReader, Weights
 from headway.core.base.errors import ExecutorUnsuitable
 from headway.core.base.model_card import ModelCard
@@ -25,13 +33,17 @@ class LoadedModel:
     weights: Weights
     isa: Isa
     threads: int
-
-    bytes_per_kv_value = 2  # bfloat16
+    kv_dtype: KvDtype
 
     @property
     def dtype_name(self) -> str:
         """Types of the weights."""
         return self.weights.type_names
+
+    @property
+    def bytes_per_kv_value(self) -> float:
+        """Of one number with its part of a scale."""
+        return bytes_per_value(self.kv_dtype, self.card.head_dim)
 
     @property
     def weight_bytes(self) -> int:
@@ -42,7 +54,7 @@ class LoadedModel:
     def description(self) -> str:
         """For people: what computes."""
         types = self.weights.type_names
-        return f"numba cpu {self.isa}, {types} weights, bfloat16 KV, {self.threads} threads"
+        return f"numba cpu {self.isa}, {types} weights, {self.kv_dtype} KV, {self.threads} threads"
 
 
 def load_model(
@@ -67,10 +79,13 @@ def load_model(
             f"heads of {card.head_dim} values: the CPU executor takes multiples of "
             f"{HEAD_DIM_STEP}; use --executor torch",
         )
-    found = right_family(detect(isa))
+    found, kv_dtype = right_family(detect(isa)), kv_dtype_of(settings.kv_cache_dtype)
     threads = settings.threads or len(os.sched_getaffinity(0))
-    log.info("cpu_kernels", extra={"isa": str(found), "threads": threads})
+    log.info(
+        "cpu_kernels",
+        extra={"isa": str(found), "threads": threads, "kv_cache_dtype": str(kv_dtype)},
+    )
     reader = WeightReader(card, Quantization(settings.quantization))
     weights = reader.read(num_positions or card.context_length, progress)
     log.info("weights_packed", extra={"types": weights.type_names})
-    return LoadedModel(card=card, weights=weights, isa=found, threads=threads)
+    return LoadedModel(card=card, weights=weights, isa=found, threads=threads, kv_dtype=kv_dtype)

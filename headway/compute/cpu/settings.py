@@ -27,11 +27,19 @@ class Quantization(StrEnum):
     NONE = "none"  # as the file has them
 
 
+class KvDtype(StrEnum):
+    """How K and V are stored; the first is what "auto" means."""
+
+    BFLOAT16 = "bfloat16"
+    INT8 = "int8"  # with a float32 scale for each position of each head
+
+
 class CpuChoices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the operator may set for this executor alone; "auto" means decide at start."""
 
     cpu_isa: str = AUTO  # an Isa: kernels use no instruction newer than that
     quantization: str = Quantization.AUTO
+    kv_cache_dtype: str = AUTO  # a KvDtype
 
 
 class CpuSettings(CpuChoices, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,4 +68,16 @@ def isa_of(choice: str) -> Isa | None:
     except ValueError:
         raise InvalidSetting(
             "--cpu-isa", f"must be one of {', '.join((AUTO, *Isa))}; got {choice!r}"
+        ) from None
+
+
+def kv_dtype_of(choice: str) -> KvDtype:
+    """The type that --kv-cache-dtype names. Raises InvalidSetting."""
+    if choice == AUTO:
+        return next(iter(KvDtype))
+    try:
+        return KvDtype(choice)
+    except ValueError:
+        raise InvalidSetting(
+            "--kv-cache-dtype", f"must be one of {', '.join((AUTO, *KvDtype))}; got {choice!r}"
         ) from None

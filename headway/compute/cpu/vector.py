@@ -301,6 +301,12 @@ def write_address(builder: Any, address: Any, value: Any) -> None:
     emit_store(builder, address, value, 8)
 
 
+@operation(types.void, ADDRESS, types.intp)
+def write_byte(builder: Any, address: Any, value: Any) -> None:
+    """The lowest byte of an integer to memory."""
+    emit_store(builder, address, builder.trunc(value, ir.IntType(8)), 1)
+
+
 @operation(types.uint16, types.float32)
 def to_bfloat16(builder: Any, value: Any) -> Any:
     """bfloat16 bits, rounded to nearest even; NaN stays NaN."""

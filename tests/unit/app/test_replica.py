@@ -117,6 +117,8 @@ def test_startup_config_01_torch_refuses_what_only_the_cpu_executor_can_do() -> 
         load(asked_of_the_cpu_executor("torch", cpu_isa="avx2"), nothing)
     with pytest.raises(InvalidSetting, match=r"^--quantization: int8 is for the CPU executor"):
         load(asked_of_the_cpu_executor("torch", quantization="int8"), nothing)
+    with pytest.raises(InvalidSetting, match=r"^--kv-cache-dtype: int8 is for the CPU executor"):
+        load(asked_of_the_cpu_executor("torch", kv_cache_dtype="int8"), nothing)
 
 
 def test_torch_keeps_weights_that_are_not_to_be_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
