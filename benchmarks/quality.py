@@ -181,37 +181,44 @@ def main() -> int:
     folder = Path(tempfile.gettempdir()) / "headway-quality"
     folder.mkdir(mode=0o700, exist_ok=True)
     reference, said = the_reference(model_file, pieces, folder)
-    results = kept_results(target, options) if options.add else []
-    print_row({key: key for key, _, _ in COLUMNS}, plain_text=True)
-    for spec in options.candidates or FORMS:
-        began = time.monotonic()
-        figures, description = measure(spec, path, pieces, reference, folder)
-        took = time.monotonic() - began
-        print(f"{spec}: {description}, {took:.0f} s", file=sys.stderr)
-        texts = {name: each.as_dict() for name, each in figures.items()}
-        results = [each for each in results if each["candidate"] != spec]
-        results.append(
-            {"candidate": spec, "description": description, "took_s": took, "commit": commit(),
-             "texts": texts}
-        )  # fmt: skip
-        for name, each in figures.items():
-            print_row({"candidate": spec, "text": name, **each.as_dict()})
-    result = {
+    facts = {
         "name": options.name,
         "date": datetime.now(UTC).isoformat("T", "seconds"),
-        "commit": commit(),
         "machine": machine(),
         "versions": versions() | {"numba": version("numba")},
         "model": {"file": path.name, "bytes": path.stat().st_size, "name": model_file.card.name},
         "command": plain([sys.executable, "benchmarks/quality.py", *sys.argv[1:]]),
         "texts": digests(options.texts),
         "reference": said,
-        "candidates": results,
     }
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(result, indent=1) + "\n")
+    results = kept_results(target, options) if options.add else []
+    print_row({key: key for key, _, _ in COLUMNS}, plain_text=True)
+    for spec in options.candidates or FORMS:
+        results = [each for each in results if each["candidate"] != spec]
+        results.append(result_of(spec, path, pieces, reference, folder))
+        target.parent.mkdir(exist_ok=True)
+        target.write_text(json.dumps(facts | {"candidates": results}, indent=1) + "\n")
     print(f"wrote {target}")
     return 0
+
+
+def result_of(
+    spec: str, path: Path, pieces: Sequence[Piece], reference: Reference, folder: Path
+) -> dict[str, Any]:
+    """Measure and print one candidate."""
+    began = time.monotonic()
+    figures, description = measure(spec, path, pieces, reference, folder)
+    took = time.monotonic() - began
+    print(f"{spec}: {description}, {took:.0f} s", file=sys.stderr)
+    for name, each in figures.items():
+        print_row({"candidate": spec, "text": name, **each.as_dict()})
+    return {
+        "candidate": spec,
+        "description": description,
+        "commit": commit(),
+        "took_s": took,
+        "texts": {name: each.as_dict() for name, each in figures.items()},
+    }
 
 
 def kept_results(target: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
