@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from headway.compute.cpu.features import detect
 from headway.compute.cpu.kvpool import bytes_per_value
 from headway.compute.cpu.self_check import right_family
+from headway.compute.cpu.self_check_pairs import check_pairs
 from headway.compute.cpu.settings import (
     CpuSettings,
     Isa,
@@ -70,7 +71,8 @@ def load_model(
     num_positions  the longest context that will be served; None: the model's own
     isa            instead of the best that kernels may use, for tests of the linear layers
 
-    Raises InvalidSetting and ModelFileError, both before memory is taken.
+    Raises InvalidSetting and ModelFileError, both before memory is taken, and StartError when
+    a kernel computes wrong numbers and no other can serve.
     """
     check(settings)
     if card.head_dim % HEAD_DIM_STEP:
@@ -79,6 +81,7 @@ def load_model(
             f"heads of {card.head_dim} values: the CPU executor takes multiples of "
             f"{HEAD_DIM_STEP}; use --executor torch",
         )
+    check_pairs()
     found, kv_dtype = right_family(detect(isa)), kv_dtype_of(settings.kv_cache_dtype)
     threads = settings.threads or len(os.sched_getaffinity(0))
     log.info(
