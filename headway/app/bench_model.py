@@ -13,7 +13,7 @@ import msgspec
 from headway.app.bench_dataset import DEFAULT_IDS
 from headway.app.options import BY_KEY, OPTIONS, Option
 from headway.app.replica import load
-from headway.app.settings import Settings, merge
+from headway.app.settings import Settings, merge, replica_spec
 from headway.core.base.errors import InvalidSetting, PromptTooLong, StartError
 from headway.core.messages.health import LoadProgress
 from headway.service.loaders.builtin import fetch_builtin
@@ -21,11 +21,11 @@ from headway.service.loaders.model_files import ModelFile, open_model
 from headway.service.loaders.progress import ConsoleProgress
 from headway.service.observe import log
 from headway.service.replica.server import Loaded
-from headway.service.wire.spec import Launch, ReplicaSpec
+from headway.service.wire.spec import Launch
 
 EXIT_NOT_STARTED, EXIT_INTERRUPTED = 2, 130
 # Sections of the options of `headway serve` that say what computes, and how.
-ENGINE_SECTIONS = frozenset({"", "executor", "engine"})
+ENGINE_SECTIONS = frozenset({"", "executor", "cpu", "engine"})
 NOT_OURS = frozenset({"served_model_name", "seed"})
 
 
@@ -95,19 +95,7 @@ def load_here(settings: Settings, model_file: ModelFile, most: tuple[int, int]) 
     engine = msgspec.structs.replace(
         settings.engine, max_waiting_requests=most[0], max_waiting_tokens=most[1]
     )
-    spec = ReplicaSpec(
-        model_path=model_file.path,
-        card=model_file.card,
-        engine=engine,
-        executor=settings.executor_choice,
-        cache_dir=settings.cache_dir,
-        dtype=settings.executor.dtype,
-        device=settings.executor.device,
-        threads=settings.executor.threads,
-        attention=settings.executor.attention,
-        log_level=settings.log_level,
-        log_json=settings.log_json,
-    )
+    spec = replica_spec(msgspec.structs.replace(settings, engine=engine), model_file.card)
 
     def show(progress: LoadProgress) -> None:
         if progress.stage == "kernels":

@@ -19,7 +19,7 @@ TALKS = {
     "complete": "continue prompts in the terminal",
 }
 # Keys of those that `warmup` takes.
-WARMUP_OPTIONS = ("model", "cache_dir", "cpu_isa", "kv_cache_dtype")
+WARMUP_OPTIONS = ("model", "cache_dir", "cpu_isa", "quantization", "kv_cache_dtype")
 
 
 class OneLineParser(argparse.ArgumentParser):

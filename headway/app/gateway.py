@@ -16,7 +16,7 @@ import msgspec
 import uvloop
 
 from headway import __version__
-from headway.app.settings import Settings
+from headway.app.settings import Settings, replica_spec
 from headway.app.settle import give_back
 from headway.core.engine.settings import check
 from headway.core.messages.health import LoadProgress, ReplicaHello, StepReport
@@ -35,7 +35,6 @@ from headway.service.loaders.progress import ConsoleProgress
 from headway.service.loaders.tokenizer_files import build_tokenizer
 from headway.service.observe import log
 from headway.service.observe.clock import SystemClock
-from headway.service.wire.spec import ReplicaSpec
 
 QUANT_SUFFIX = re.compile(r"[.-](I?Q\d\w*|B?F16|F32)$", re.IGNORECASE)
 OTHER_FILES = 128  # descriptors that are not client connections
@@ -224,21 +223,7 @@ class _Process:
 
     def _make_supervisor(self) -> Supervisor:
         settings, card = self._opened.settings, self._opened.card
-        spec = ReplicaSpec(
-            model_path=card.path,
-            card=card,
-            engine=settings.engine,
-            executor=settings.executor_choice,
-            cache_dir=settings.cache_dir,
-            dtype=settings.executor.dtype,
-            device=settings.executor.device,
-            threads=settings.executor.threads,
-            attention=settings.executor.attention,
-            cpu_isa=settings.cpu.cpu_isa,
-            kv_cache_dtype=settings.cpu.kv_cache_dtype,
-            log_level=settings.log_level,
-            log_json=settings.log_json,
-        )
+        spec = replica_spec(settings, card)
         observers = Observers(on_report=self._observe, on_load=self._show_load)
         return Supervisor(spec, settings.supervisor, self._clock, observers)
 

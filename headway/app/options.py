@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from headway.compute.cpu.settings import AUTO, Isa, KvDtype
+from headway.compute.cpu.settings import AUTO, Isa, KvDtype, Quantization
 from headway.compute.gpu.runner.settings import AttentionChoice, DeviceChoice, DtypeChoice
 
 Value = str | int | float | bool | tuple[str, ...] | None
@@ -203,6 +203,13 @@ OPTIONS: tuple[Option, ...] = (
         one_of(AUTO, *Isa),
         "Newest instructions that the CPU executor may use, fastest first; auto uses all that "
         "the CPU offers, the others make it behave as an older one",
+    ),
+    Option(
+        "quantization",
+        "cpu",
+        one_of(*Quantization),
+        "Bits of the weights in the CPU executor: auto keeps what is quantized in the file and "
+        "takes 8 bits for the rest, int4 takes 4 (8 in the head), none keeps all as in the file",
     ),
     Option(
         "kv-cache-dtype",

@@ -22,8 +22,14 @@ from headway.service.wire.spec import Launch, ReplicaSpec, read_launch
 
 STDIN = 0
 CPU_LANES = 16  # the CPU executor's blocks are a multiple of this
-# Settings of the CPU executor alone, by their names in the spec; torch leaves them at "auto".
-CPU_ONLY = {"cpu_isa": "--cpu-isa", "kv_cache_dtype": "--kv-cache-dtype"}
+# Settings of the CPU executor alone, by their names in the spec, and the values for which torch
+# does what they say.
+CPU_ONLY = {
+    "cpu_isa": "--cpu-isa",
+    "quantization": "--quantization",
+    "kv_cache_dtype": "--kv-cache-dtype",
+}
+TORCH_DOES = (AUTO, "none")
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +70,7 @@ def wants_torch(spec: ReplicaSpec) -> bool:
 def cpu_only(spec: ReplicaSpec) -> dict[str, str]:
     """What was asked of the CPU executor alone: flags and their values."""
     asked = {flag: str(getattr(spec, name)) for name, flag in CPU_ONLY.items()}
-    return {flag: value for flag, value in asked.items() if value != AUTO}
+    return {flag: value for flag, value in asked.items() if value not in TORCH_DOES}
 
 
 def refuse_cpu_only(spec: ReplicaSpec) -> None:

@@ -13,10 +13,12 @@ from headway.app.options import BY_KEY, BY_VARIABLE, Option, Value
 from headway.compute.cpu.settings import CpuChoices
 from headway.compute.gpu.runner.settings import ExecutorSettings
 from headway.core.base.errors import InvalidSetting
+from headway.core.base.model_card import ModelCard
 from headway.core.engine.settings import EngineSettings
 from headway.service.control.health import SupervisorSettings
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.openai.limits import ApiLimits
+from headway.service.wire.spec import ReplicaSpec
 
 # Kubernetes puts such variables into every pod beside a service named "headway".
 SERVICE_LINK = re.compile(r"HEADWAY_(.+_)?(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP)(_.*)?)?)")
@@ -148,3 +150,23 @@ def _did_you_mean(name: str, known: Mapping[str, Option]) -> str:
 
 def _reason(error: OSError | UnicodeDecodeError) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8"
+
+
+def replica_spec(settings: Settings, card: ModelCard) -> ReplicaSpec:
+    """What the engine's process has to know to serve that model."""
+    return ReplicaSpec(
+        model_path=card.path,
+        card=card,
+        engine=settings.engine,
+        executor=settings.executor_choice,
+        cache_dir=settings.cache_dir,
+        dtype=settings.executor.dtype,
+        device=settings.executor.device,
+        threads=settings.executor.threads,
+        attention=settings.executor.attention,
+        cpu_isa=settings.cpu.cpu_isa,
+        quantization=settings.cpu.quantization,
+        kv_cache_dtype=settings.cpu.kv_cache_dtype,
+        log_level=settings.log_level,
+        log_json=settings.log_json,
+    )

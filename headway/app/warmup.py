@@ -56,6 +56,7 @@ def warm_up(settings: Settings) -> int:
         engine=SMALLEST,
         threads=settings.executor.threads,
         cpu_isa=settings.cpu.cpu_isa,
+        quantization=settings.cpu.quantization,
         kv_cache_dtype=settings.cpu.kv_cache_dtype,
     )
     try:

@@ -15,7 +15,7 @@ from headway.compute.cpu.executor import CpuExecutor
 from headway.compute.cpu.features import host_features, offers
 from headway.compute.cpu.loading import LoadedModel, load_model
 from headway.compute.cpu.logprobs import Float32s
-from headway.compute.cpu.settings import CpuSettings, Isa
+from headway.compute.cpu.settings import CpuSettings, Isa, Quantization
 from headway.core.base.model_card import RopeScaling
 from headway.core.engine.settings import ResolvedEngine
 from headway.core.messages.path import TokenLogprob
@@ -34,11 +34,14 @@ def load(
     scaling: RopeScaling | None = None,
     threads: int = 1,
     isa: Isa | None = None,
+    quantization: Quantization = Quantization.NONE,
     kv_cache_dtype: str = "auto",
 ) -> LoadedModel:
-    """A file whose card the tests read themselves."""
+    """A file whose card the tests read themselves; its weights stay as they are by default."""
     card = read_card(path, scaling)
-    settings = CpuSettings(threads=threads, kv_cache_dtype=kv_cache_dtype)
+    settings = CpuSettings(
+        threads=threads, quantization=quantization, kv_cache_dtype=kv_cache_dtype
+    )
     return load_model(card, settings, lambda done, total: None, isa=isa)
 
 

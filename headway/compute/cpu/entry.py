@@ -6,6 +6,7 @@ made in a function, around its kernels, would be compiled anew in every process:
 cache does not know a closure again.)
 """
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -57,6 +58,12 @@ def _compiled(isa: Isa) -> Any:
 def gemm_address(isa: Isa) -> int:
     """Address of `gemm` (linear.py) for a family of instructions; compiles it if needed."""
     return int(_compiled(isa).address)
+
+
+def gemm_function(isa: Isa) -> Callable[..., None]:
+    """The same as a function to be called from Python."""
+    function: Callable[..., None] = _compiled(isa).ctypes
+    return function
 
 
 @intrinsic

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 from headway.compute.cpu.features import detect
 from headway.compute.cpu.kvpool import bytes_per_value
-from headway.compute.cpu.settings import CpuSettings, Isa, KvDtype, check, kv_dtype_of
+from headway.compute.cpu.self_check import right_family
+from headway.compute.cpu.self_check_pairs import check_pairs
+from headway.compute.cpu.settings import (
+    CpuSettings,
+    Isa,
+    KvDtype,
+    Quantization,
+    check,
+    kv_dtype_of,
+)
 from headway.compute.cpu.weights import WeightReader, Weights
 from headway.core.base.errors import ExecutorUnsuitable
 from headway.core.base.model_card import ModelCard
@@ -27,7 +36,10 @@ class LoadedModel:
     threads: int
     kv_dtype: KvDtype
 
-    dtype_name = "as in the file"
+    @property
+    def dtype_name(self) -> str:
+        """Types of the weights."""
+        return self.weights.type_names
 
     @property
     def bytes_per_kv_value(self) -> float:
@@ -42,7 +54,8 @@ class LoadedModel:
     @property
     def description(self) -> str:
         """For people: what computes."""
-        return f"numba cpu {self.isa}, {self.kv_dtype} KV, {self.threads} threads"
+        types = self.weights.type_names
+        return f"numba cpu {self.isa}, {types} weights, {self.kv_dtype} KV, {self.threads} threads"
 
 
 def load_model(
@@ -58,7 +71,8 @@ def load_model(
     num_positions  the longest context that will be served; None: the model's own
     isa            instead of the best that kernels may use, for tests of the linear layers
 
-    Raises InvalidSetting and ModelFileError, both before memory is taken.
+    Raises InvalidSetting and ModelFileError, both before memory is taken, and StartError when
+    a kernel computes wrong numbers and no other can serve.
     """
     check(settings)
     if card.head_dim % HEAD_DIM_STEP:
@@ -67,11 +81,14 @@ def load_model(
             f"heads of {card.head_dim} values: the CPU executor takes multiples of "
             f"{HEAD_DIM_STEP}; use --executor torch",
         )
-    found, kv_dtype = detect(isa), kv_dtype_of(settings.kv_cache_dtype)
+    check_pairs()
+    found, kv_dtype = right_family(detect(isa)), kv_dtype_of(settings.kv_cache_dtype)
     threads = settings.threads or len(os.sched_getaffinity(0))
     log.info(
         "cpu_kernels",
         extra={"isa": str(found), "threads": threads, "kv_cache_dtype": str(kv_dtype)},
     )
-    weights = WeightReader(card).read(num_positions or card.context_length, progress)
+    reader = WeightReader(card, Quantization(settings.quantization))
+    weights = reader.read(num_positions or card.context_length, progress)
+    log.info("weights_packed", extra={"types": weights.type_names})
     return LoadedModel(card=card, weights=weights, isa=found, threads=threads, kv_dtype=kv_dtype)

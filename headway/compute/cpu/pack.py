@@ -13,7 +13,8 @@ F32      f32 [inputs, 48 columns]            none
 
 Of 4-bit values the low nibbles of step s are its inputs and the high nibbles those of step
 s + 4, as in GGUF's blocks. Nothing is rounded: GGUF's numbers are kept (F16 becomes F32).
-Columns past the last output are zero weights.
+Columns past the last output are zero weights. Float weights may become Q8_0 or Q4_1 on the
+way, a piece at a time (quantize_weights.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -24,14 +25,18 @@ from itertools import groupby
 import numpy as np
 import numpy.typing as npt
 
+from headway.compute.cpu.quantize_weights import GROUP as GROUP
+from headway.compute.cpu.quantize_weights import quantize_weights
+from headway.compute.formats.blocks import expand
+
 COLUMNS = 48
-GROUP = 32
 LINE = 64
 
 Bytes = npt.NDArray[np.uint8]
 Allocate = Callable[[int], Bytes]
 # Rows of raw blocks that are rearranged at once: bounds the temporary copies.
 CHUNK_PANELS = 64
+CHUNK_VALUES = 1 << 21  # the same for float32 numbers that are to be quantized
 
 
 class Format(IntEnum):
@@ -71,6 +76,33 @@ class RawMatrix:
     """GGUF's name of the type, a key of FORMAT_OF."""
     rows: Bytes
     """[outputs, bytes of a row] uint8."""
+    packed_as: str = ""
+    """The type that its numbers are to get, a key of FORMAT_OF; empty: its own."""
+
+    @property
+    def packed_name(self) -> str:
+        """GGUF's name of the type as packed."""
+        return self.packed_as or self.type_name
+
+    @property
+    def packed_row_bytes(self) -> int:
+        """Bytes of a row of that type."""
+        if self.packed_name == self.type_name:
+            return int(self.rows.shape[1])
+        format_ = FORMAT_OF[self.packed_name]
+        if format_.is_quantized:
+            return self.num_inputs // GROUP * BLOCK_BYTES[format_]
+        return self.num_inputs * VALUE_BYTES[format_]
+
+    def packed_rows(self, first: int, end: int) -> Bytes:
+        """Rows [first, end) in that type."""
+        rows = self.rows[first:end]
+        if self.packed_name == self.type_name:
+            return rows
+        values = expand(self.type_name, rows)
+        if self.packed_name == "F32":
+            return values.view(np.uint8)
+        return quantize_weights(values, self.packed_name)
 
     @property
     def num_inputs(self) -> int:
@@ -150,14 +182,14 @@ class Arena:
 
 def joined(matrices: Sequence[RawMatrix]) -> list[list[RawMatrix]]:
     """Neighbours of one type, which become one PackedLinear each."""
-    return [list(run) for _, run in groupby(matrices, key=lambda m: m.type_name)]
+    return [list(run) for _, run in groupby(matrices, key=lambda m: m.packed_name)]
 
 
 def packed_bytes(matrices: Sequence[RawMatrix]) -> int:
     """What `pack` will allocate for them."""
     return sum(
         num_panels(sum(len(m.rows) for m in run))
-        * panel_bytes(FORMAT_OF[run[0].type_name], run[0].num_inputs)
+        * panel_bytes(FORMAT_OF[run[0].packed_name], run[0].num_inputs)
         for run in joined(matrices)
     )
 
@@ -165,9 +197,9 @@ def packed_bytes(matrices: Sequence[RawMatrix]) -> int:
 def pack(matrices: Sequence[RawMatrix], allocate: Allocate = aligned) -> tuple[PackedLinear, ...]:
     """Matrices that share their input, e.g. (query, key, value), as few packed ones.
 
-    Neighbours of one type become one PackedLinear, their outputs following each other
-    without a gap; where the type changes a new PackedLinear begins. So the result has one
-    item in the usual case, and its items' num_outputs say which columns they hold.
+    Neighbours that are packed as one type become one PackedLinear, their outputs following
+    each other without a gap; where the type changes a new PackedLinear begins. So the result
+    has one item in the usual case, and its items' num_outputs say which columns they hold.
 
     allocate  gives memory for a number of bytes, beginning at a multiple of 64
     Raises ValueError for different numbers of inputs, for a row that is not whole blocks,
@@ -220,34 +252,41 @@ def _check(matrix: RawMatrix) -> None:
             f"a row of {matrix.rows.shape[1]} bytes is not whole {matrix.type_name} blocks of "
             f"{width}; give the raw blocks as [outputs, bytes of a row]"
         )
+    if FORMAT_OF[matrix.packed_name].is_quantized and matrix.num_inputs % GROUP:
+        raise ValueError(
+            f"a row of {matrix.num_inputs} values is not whole groups of {GROUP}; "
+            "leave its weights as they are"
+        )
 
 
 def _pack_run(run: Sequence[RawMatrix], allocate: Allocate) -> PackedLinear:
-    format_ = FORMAT_OF[run[0].type_name]
+    format_ = FORMAT_OF[run[0].packed_name]
     num_outputs = sum(len(matrix.rows) for matrix in run)
     num_inputs = run[0].num_inputs
     size = panel_bytes(format_, num_inputs)
     panels = num_panels(num_outputs)
     data = allocate(panels * size)
     chunks = data.reshape(panels, size)
-    for first in range(0, panels, CHUNK_PANELS):
-        chunk = chunks[first : first + CHUNK_PANELS]
+    is_as_stored = all(matrix.packed_name == matrix.type_name for matrix in run)
+    step = CHUNK_PANELS if is_as_stored else max(1, CHUNK_VALUES // (COLUMNS * num_inputs))
+    for first in range(0, panels, step):
+        chunk = chunks[first : first + step]
         rows = _rows(run, first * COLUMNS, len(chunk) * COLUMNS)
         if format_.is_quantized:
             _fill_blocks(format_, rows, num_inputs // GROUP, chunk)
         else:
-            _fill_values(format_, run[0].type_name, rows, num_inputs, chunk)
+            _fill_values(format_, run[0].packed_name, rows, num_inputs, chunk)
     return PackedLinear(format_, num_inputs, num_outputs, data)
 
 
 def _rows(run: Sequence[RawMatrix], first: int, count: int) -> Bytes:
     """Rows [first, first + count) of the matrices one below the other; zeros past the end."""
-    rows = np.zeros((count, run[0].rows.shape[1]), np.uint8)
+    rows = np.zeros((count, run[0].packed_row_bytes), np.uint8)
     start = 0
     for matrix in run:
         begin, end = max(first, start), min(first + count, start + len(matrix.rows))
         if begin < end:
-            rows[begin - first : end - first] = matrix.rows[begin - start : end - start]
+            rows[begin - first : end - first] = matrix.packed_rows(begin - start, end - start)
         start += len(matrix.rows)
     return rows
 

@@ -18,6 +18,15 @@ class Isa(StrEnum):
     PLAIN = "plain"
 
 
+class Quantization(StrEnum):
+    """What becomes of the weights; see docs/quantization.md."""
+
+    AUTO = "auto"  # blocks as the file has them, float matrices to 8 bits
+    INT8 = "int8"
+    INT4 = "int4"  # 8 bits in the head
+    NONE = "none"  # as the file has them
+
+
 class KvDtype(StrEnum):
     """How K and V are stored; the first is what "auto" means."""
 
@@ -29,6 +38,7 @@ class CpuChoices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """What the operator may set for this executor alone; "auto" means decide at start."""
 
     cpu_isa: str = AUTO  # an Isa: kernels use no instruction newer than that
+    quantization: str = Quantization.AUTO
     kv_cache_dtype: str = AUTO  # a KvDtype
 
 
@@ -42,6 +52,11 @@ def check(settings: CpuSettings) -> None:
     """Refuse what is impossible; raises InvalidSetting."""
     if settings.threads is not None and settings.threads < 1:
         raise InvalidSetting("--threads", f"must be at least 1, got {settings.threads}")
+    if settings.quantization not in list(Quantization):
+        raise InvalidSetting(
+            "--quantization",
+            f"must be one of {', '.join(Quantization)}; got {settings.quantization!r}",
+        )
 
 
 def isa_of(choice: str) -> Isa | None:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from headway.compute.arch.family import Part, TensorSpec
 from headway.compute.arch.registry import tensor_specs
 from headway.compute.arch.rope import inverse_frequencies
+from headway.compute.cpu.conversion import packed_type
 from headway.compute.cpu.pack import (
     FORMAT_OF,
     Arena,
@@ -20,6 +21,7 @@ from headway.compute.cpu.pack import (
     unpacked,
 )
 from headway.compute.cpu.rope import rotation_tables
+from headway.compute.cpu.settings import Quantization
 from headway.compute.formats.blocks import expand
 from headway.compute.formats.gguf import GgufTensors
 from headway.core.base.errors import ExecutorUnsuitable, ModelFileError
@@ -66,14 +68,25 @@ class Weights:
     packed: tuple[PackedLinear, ...]  # keeps the memory behind ADDRESS alive
     num_bytes: int
 
+    @property
+    def type_names(self) -> str:
+        """For people: the types of the matrices, "Q4_1, head Q8_0"."""
+        *layers, head = (each.format.name for each in self.packed)
+        said = " and ".join(sorted(set(layers)))
+        return said if {head} == set(layers) else f"{said}, head {head}"
+
 
 class WeightReader:
     """Reads one file once."""
 
-    def __init__(self, card: ModelCard) -> None:
-        """Open and check the file; raises ModelFileError before memory is taken."""
+    def __init__(self, card: ModelCard, quantization: Quantization = Quantization.NONE) -> None:
+        """Open and check the file; raises ModelFileError before memory is taken.
+
+        quantization  what becomes of matrices; InvalidSetting where the file forbids it
+        """
         specs = tensor_specs(card)
         self._card = card
+        self._quantization = quantization
         self._file = GgufTensors(card.path, specs, card.rope_dim)
         self._specs = {(s.layer, s.part): s for s in specs if s in self._file and not s.is_bias}
         biases = [s.name for s in specs if s.is_bias and s in self._file]
@@ -83,6 +96,10 @@ class WeightReader:
                 f"tensor {biases[0]} is a bias, which the CPU executor does not add yet; "
                 "use --executor torch",
             )
+        # A matrix that the file's types forbid is found before memory is taken.
+        for spec in self._specs.values():
+            if len(spec.shape) > 1:
+                self._packed_type(spec)
         self._total = sum(self._file.num_bytes(s) for s in self._specs.values())
         self._done = 0
 
@@ -125,21 +142,33 @@ class WeightReader:
     def _embedding(self, head: PackedLinear | None) -> Embedding:
         """Out of the tied head, so that it is in memory once; else out of the file's rows.
 
-        The rows are copied: nothing may keep the file mapped, whose pages would count as this
-        process's memory and which could be cut short under it.
+        A head that got another type on the way has not the file's numbers any more. The rows
+        are copied: nothing may keep the file mapped, whose pages would count as this process's
+        memory and which could be cut short under it.
         """
-        if head is not None:
-            return Embedding(lambda token_ids: unpacked(head, token_ids), num_bytes=0)
         spec = self._specs[None, Part.EMBEDDING]
+        if head is not None and head.format is FORMAT_OF[self._file.type_name(spec)]:
+            return Embedding(lambda token_ids: unpacked(head, token_ids), num_bytes=0)
         type_name, rows = self._file.type_name(spec), self._file.read_blocks(spec).copy()
         return Embedding(lambda token_ids: RawMatrix(type_name, rows[token_ids]), rows.nbytes)
+
+    def _packed_type(self, spec: TensorSpec) -> str:
+        """The type that a matrix is to have, by itself."""
+        is_head = spec.part in (Part.HEAD, Part.EMBEDDING)
+        return packed_type(
+            self._file.type_name(spec),
+            spec.name,
+            spec.shape[-1],
+            self._quantization,
+            is_head=is_head,
+        )
 
     def _type_of(self, specs: Sequence[TensorSpec]) -> str:
         """The type of matrices that share their input.
 
         Where they differ it is float32, which holds every type's numbers.
         """
-        names = {self._file.type_name(spec) for spec in specs}
+        names = {self._packed_type(spec) for spec in specs}
         return names.pop() if len(names) == 1 else "F32"
 
     def _size(self, layer: int | None, parts: Sequence[Part]) -> int:
@@ -153,13 +182,9 @@ class WeightReader:
         """One matrix of several that share their input."""
         specs = [self._specs[layer, part] for part in parts]
         common = self._type_of(specs)
-        if all(self._file.type_name(spec) == common for spec in specs):
-            matrices = [RawMatrix(common, self._blocks(spec)) for spec in specs]
-        else:
-            matrices = [
-                RawMatrix("F32", np.ascontiguousarray(self._floats(s)).view(np.uint8))
-                for s in specs
-            ]
+        matrices = [
+            RawMatrix(self._file.type_name(spec), self._blocks(spec), common) for spec in specs
+        ]
         try:
             (packed,) = pack(matrices, arena)
         except ValueError as error:

@@ -5,6 +5,7 @@ import pytest
 
 from headway.app.cpu_replica import bytes_needed, load_cpu, refuse_too_big
 from headway.compute.cpu.executor import CpuExecutor
+from headway.compute.cpu.settings import CpuSettings
 from headway.core.base.errors import InvalidSetting, NotEnoughMemory
 from headway.core.engine.settings import EngineSettings
 from headway.core.messages.health import LoadProgress
@@ -33,9 +34,9 @@ def test_a_loaded_replica_introduces_itself_and_has_done_one_step(smollm2: Model
     hello = found.hello
     assert hello.pid == os.getpid()
     assert (hello.max_model_len, hello.block_size, hello.max_num_seqs) == (64, 16, 2)
-    assert hello.dtype == "as in the file"
+    assert hello.dtype == "Q4_1, head Q8_0"
     assert hello.executor.startswith("numba cpu ")
-    assert hello.executor.endswith(", bfloat16 KV, 2 threads")
+    assert hello.executor.endswith(", Q4_1, head Q8_0 weights, bfloat16 KV, 2 threads")
     assert hello.weight_bytes == pytest.approx(smollm2.weight_bytes, rel=0.05)
     assert hello.load_s > 0
     assert found.block_bytes == 16 * smollm2.card.kv_bytes_per_token(2)
@@ -74,9 +75,24 @@ def test_startup_config_01_impossible_settings_are_refused_before_the_file_is_op
         load_cpu(launch(spec), lambda progress: None, SystemClock())
 
 
-def test_float16_takes_twice_its_bytes_of_the_file() -> None:
-    tensors = [TensorEntry(kind, (32,), kind, 0, 64) for kind in ("F16", "BF16", "Q4_1", "F32")]
-    assert bytes_needed(tensors) == 5 * 64
+@pytest.mark.parametrize(
+    ("quantization", "value_bytes"),
+    [
+        # of F32, F16, BF16, Q8_0, Q4_0, Q4_1, and of an F32 head
+        ("none", [4, 4, 2, 34 / 32, 18 / 32, 20 / 32, 4]),
+        ("auto", [34 / 32] * 4 + [18 / 32, 20 / 32, 34 / 32]),
+        ("int4", [20 / 32] * 4 + [18 / 32, 20 / 32, 34 / 32]),
+    ],
+)
+def test_memory_is_that_of_the_weights_as_they_will_be_packed(
+    quantization: str, value_bytes: list[float]
+) -> None:
+    sizes = {"F32": 128, "F16": 64, "BF16": 64, "Q8_0": 34, "Q4_0": 18, "Q4_1": 20}
+    tensors = [TensorEntry(kind, (32, 10), kind, 0, 10 * size) for kind, size in sizes.items()]
+    tensors += [TensorEntry("output.weight", (32, 10), "F32", 0, 1280)]
+    tensors += [TensorEntry("norm", (32,), "F32", 0, 128)]
+    settings = CpuSettings(quantization=quantization)
+    assert bytes_needed(tensors, settings) == 320 * sum(value_bytes) + 128
 
 
 def test_startup_config_01_weights_that_cannot_fit_are_refused_before_they_are_read() -> None:

@@ -115,8 +115,16 @@ def asked_of_the_cpu_executor(executor: str, **more: str) -> Launch:
 def test_startup_config_01_torch_refuses_what_only_the_cpu_executor_can_do() -> None:
     with pytest.raises(InvalidSetting, match=r"^--cpu-isa: avx2 is for the CPU executor"):
         load(asked_of_the_cpu_executor("torch", cpu_isa="avx2"), nothing)
+    with pytest.raises(InvalidSetting, match=r"^--quantization: int8 is for the CPU executor"):
+        load(asked_of_the_cpu_executor("torch", quantization="int8"), nothing)
     with pytest.raises(InvalidSetting, match=r"^--kv-cache-dtype: int8 is for the CPU executor"):
         load(asked_of_the_cpu_executor("torch", kv_cache_dtype="int8"), nothing)
+
+
+def test_torch_keeps_weights_that_are_not_to_be_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaders = replaced(Loaders(), monkeypatch)
+    load(asked_of_the_cpu_executor("torch", quantization="none"), nothing)
+    assert loaders.called == ["torch"]
 
 
 UNSUITABLE = ExecutorUnsuitable("m.gguf", "heads of 24 values; use --executor torch")

@@ -2,7 +2,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from benchmarks.divergence import compare, join, summarise
+from benchmarks.divergence import compare, interval, join, summarise
 
 
 def logprobs(rows: list[list[float]]) -> npt.NDArray[np.float32]:
@@ -54,3 +54,23 @@ def test_texts_are_joined_by_their_positions() -> None:
     figures = summarise(join([one, other, other]))
     assert figures.positions == 3
     assert figures.kl_mean == pytest.approx(summarise(other).kl_mean * 2 / 3)
+
+
+def test_the_interval_holds_the_ratio_and_shrinks_with_the_number_of_positions() -> None:
+    rng = np.random.default_rng(1)
+    widths = []
+    for count in (400, 6400):
+        differences = rng.normal(0.01, 0.2, count)
+        low, high = interval(differences)
+        assert low < np.exp(differences.mean()) < high
+        widths.append(high - low)
+    assert widths[0] > 3 * widths[1]
+    assert interval(np.full(100, 0.5)) == pytest.approx((np.exp(0.5), np.exp(0.5)))
+
+
+def test_neighbours_that_are_alike_widen_the_interval() -> None:
+    rng = np.random.default_rng(2)
+    alike = np.repeat(rng.normal(0.0, 0.2, 200), 32)
+    low, high = interval(alike)
+    mixed_low, mixed_high = interval(rng.permutation(alike))
+    assert high - low > 3 * (mixed_high - mixed_low)

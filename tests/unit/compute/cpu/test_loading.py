@@ -21,8 +21,8 @@ def load(path: Path, settings: CpuSettings | None = None, *, isa: Isa | None = N
 def test_a_model_says_what_computes_it(tmp_path: Path) -> None:
     model = load(write_gguf(tmp_path / "m.gguf", TINY), CpuSettings(threads=3))
     assert model.isa is detect()
-    assert model.description == f"numba cpu {detect().value}, bfloat16 KV, 3 threads"
-    assert model.dtype_name == "as in the file"
+    assert model.description == f"numba cpu {detect()}, Q8_0 weights, bfloat16 KV, 3 threads"
+    assert model.dtype_name == "Q8_0"
     assert model.bytes_per_kv_value == 2
     assert model.weight_bytes == model.weights.num_bytes
 

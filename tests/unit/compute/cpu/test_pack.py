@@ -18,6 +18,8 @@ from headway.compute.cpu.pack import (
     panel_bytes,
     unpacked,
 )
+from headway.compute.cpu.quantize_weights import quantize_weights
+from headway.compute.formats.blocks import expand
 
 Floats = npt.NDArray[np.float32]
 
@@ -162,3 +164,25 @@ def test_rows_of_f16_come_back_as_their_float32_values() -> None:
     got = unpacked(packed, np.array([49, 3], np.int64))
     assert got.type_name == "F32"
     assert np.array_equal(got.rows.view(np.float32), values_of(matrix)[[49, 3]])
+
+
+@pytest.mark.parametrize("source", ["F32", "F16", "BF16", "Q8_0"])
+@pytest.mark.parametrize("target", ["Q8_0", "Q4_1", "F32"])
+def test_numbers_can_get_another_type_on_the_way_in_pieces(
+    source: str, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = [raw(source, rows, 96, rows) for rows in (50, 7, 190)]
+    monkeypatch.setattr("headway.compute.cpu.pack.CHUNK_VALUES", 2 * 48 * 96)
+    matrices = [RawMatrix(part.type_name, part.rows, target) for part in parts]
+    (packed,) = pack(matrices, Arena(packed_bytes(matrices)))
+    assert packed.format is FORMAT_OF[target]
+    want = np.concatenate([values_of(part) for part in parts])
+    if target != "F32":
+        want = expand(target, quantize_weights(want, target))
+    assert np.array_equal(unpack(packed)[:247], want)
+
+
+def test_groups_that_are_not_whole_cannot_be_quantized() -> None:
+    matrix = raw("F32", 2, 40)
+    with pytest.raises(ValueError, match="40 values is not whole groups of 32"):
+        pack([RawMatrix("F32", matrix.rows, "Q8_0")])

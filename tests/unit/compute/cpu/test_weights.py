@@ -2,10 +2,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType
+from gguf.quants import quantize
 
 from headway.compute.arch.rope import inverse_frequencies
 from headway.compute.cpu.pack import COLUMNS, Format
 from headway.compute.cpu.rope import rotation_tables
+from headway.compute.cpu.settings import Quantization
 from headway.compute.cpu.weights import (
     ADDRESS,
     DOWN,
@@ -18,7 +21,8 @@ from headway.compute.cpu.weights import (
     WeightReader,
     Weights,
 )
-from headway.core.base.errors import ExecutorUnsuitable, ModelFileError
+from headway.compute.formats.blocks import expand
+from headway.core.base.errors import ExecutorUnsuitable, InvalidSetting, ModelFileError
 from tests.parity.cards import read_card
 from tests.parity.tiny_llama import TinyLlama, write_gguf
 
@@ -27,6 +31,12 @@ TINY = TinyLlama(head_dim=32, num_layers=3)
 
 def read(path: Path, num_positions: int = 40) -> Weights:
     return WeightReader(read_card(path)).read(num_positions, lambda done, total: None)
+
+
+def bfloat16_rows(values: np.ndarray) -> np.ndarray:
+    """As a file holds them."""
+    found: np.ndarray = quantize(values, GGMLQuantizationType.BF16)
+    return found
 
 
 def columns(weights: Weights, layer: int, which: int) -> np.ndarray:
@@ -166,3 +176,43 @@ def test_inputs_that_are_not_whole_groups_name_their_tensors(size: int, tmp_path
         assert "blk.0.ffn_down.weight" in weights_or_error
     else:
         assert weights_or_error.linears[0, DOWN, INPUTS] == size
+
+
+@pytest.mark.parametrize(
+    ("asked", "layers", "head", "said"),
+    [
+        ("none", Format.BF16, Format.BF16, "BF16"),
+        ("auto", Format.Q8_0, Format.Q8_0, "Q8_0"),
+        ("int8", Format.Q8_0, Format.Q8_0, "Q8_0"),
+        ("int4", Format.Q4_1, Format.Q8_0, "Q4_1, head Q8_0"),
+    ],
+)
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_float_weights_become_what_was_asked_for(
+    asked: str, layers: Format, head: Format, said: str, is_tied: bool, tmp_path: Path
+) -> None:
+    tiny = TinyLlama(head_dim=32, is_tied=is_tied)
+    path = write_gguf(tmp_path / "m.gguf", tiny, quantized="BF16")
+    weights = WeightReader(read_card(path), Quantization(asked)).read(8, lambda done, total: None)
+    assert (weights.linears[:, :, KIND] == layers).all()
+    assert weights.head[KIND] == head
+    assert weights.type_names == said
+    ids = np.array([1, 256])
+    want = expand("BF16", bfloat16_rows(tiny.weights()["token_embd.weight"]))
+    assert np.array_equal(weights.embedding.of(ids), want[ids]), "its rows are read as they are"
+
+
+def test_parts_of_several_types_that_become_one_are_joined(tmp_path: Path) -> None:
+    formats = {"blk.1.attn_v.weight": "F16", "blk.2.ffn_down.weight": "BF16"}
+    path = write_gguf(tmp_path / "m.gguf", TINY, quantized="Q8_0", formats=formats)
+    weights = WeightReader(read_card(path), Quantization.AUTO).read(8, lambda done, total: None)
+    assert (weights.linears[:, :, KIND] == Format.Q8_0).all()
+
+
+def test_startup_config_01_a_file_of_4_bits_refuses_8_before_memory_is_taken(
+    tmp_path: Path,
+) -> None:
+    formats = {"blk.1.ffn_down.weight": "Q4_0"}
+    path = write_gguf(tmp_path / "m.gguf", TINY, formats=formats)
+    with pytest.raises(InvalidSetting, match=r"--quantization: int8 .* blk.1.ffn_down.weight"):
+        WeightReader(read_card(path), Quantization.INT8)
