@@ -13,8 +13,8 @@ Flow = tuple[int, str]  # class and tenant: those who share a rank
 LIFTED_WEIGHT = 1 / 8
 
 
-class _Entry(NamedTuple):
-    """A sequence's place within its flow."""
+class Entry(NamedTuple):
+    """A sequence's place within its flow; entries compare as they stand in line."""
 
     deadline: float  # replica clock; infinite for those who are promised nothing
     priority: int
@@ -33,10 +33,10 @@ class Line:
     """A heap a flow and the flows' fair share; all operations O(log n) amortized."""
 
     def __init__(self) -> None:
-        self._heaps: dict[Flow, list[_Entry]] = {}
+        self._heaps: dict[Flow, list[Entry]] = {}
         self._counts: dict[Flow, int] = {}
-        self._entries: dict[int, _Entry] = {}  # those that wait; others in the heaps are stale
-        self._aside: list[_Entry] = []
+        self._entries: dict[int, Entry] = {}  # those that wait; others in the heaps are stale
+        self._aside: list[Entry] = []
         self._turns = 0
         self._fair: FairShare[Flow] = FairShare()
 
@@ -45,7 +45,7 @@ class Line:
         request, flow = sequence.group.request, flow_of(sequence)
         self._turns += 1
         deadline = sequence.standing.deadline
-        entry = _Entry(deadline, request.priority, sequence.id, self._turns, sequence)
+        entry = Entry(deadline, request.priority, sequence.id, self._turns, sequence)
         self._entries[sequence.id] = entry
         self._counts[flow] = self._counts.get(flow, 0) + 1
         heapq.heappush(self._heaps.setdefault(flow, []), entry)
@@ -69,14 +69,14 @@ class Line:
         weight = request.tenant_weight * LIFTED_WEIGHT**lifted
         self._fair.charge((request.slo_class, request.tenant), tokens, weight)
 
-    def first(self) -> Sequence | None:
-        """Who goes next; it stays in line until it is removed or set aside."""
+    def first(self) -> "tuple[float, Entry] | None":
+        """Who goes next, with its flow's virtual time; it stays until removed or set aside."""
         while (flow := self._fair.first()) is not None:
             heap = self._heaps[flow]
             while heap and self._entries.get(heap[0].id) is not heap[0]:
                 heapq.heappop(heap)
             if heap:
-                return heap[0].sequence
+                return self._fair.time_of(flow), heap[0]
             self._fair.leave(flow)  # all of its own stand aside
         return None
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from headway.core.base.units import Seconds
-from headway.core.sched.line import Flow, Line, flow_of
+from headway.core.sched.line import Entry, Flow, Line, flow_of
 from headway.core.sched.sequence import Sequence
 from headway.core.tenancy.tenant import NUM_CLASSES, SloClass
 
@@ -30,12 +30,12 @@ class Backlog(NamedTuple):
 
 
 class WaitingQueue:
-    """All waiting sequences; a line for each rank, sums for each class and tenant."""
+    """All waiting sequences; two lines a rank, short and long; sums a class and tenant."""
 
-    def __init__(self, limits: QueueLimits, ageing: Seconds = Seconds(math.inf)) -> None:
+    def __init__(self, limits: QueueLimits, ageing: Seconds) -> None:
         self.limits = limits
         self._ageing = ageing
-        self._lines = tuple(Line() for _ in range(NUM_CLASSES))
+        self._lines = tuple((Line(), Line()) for _ in range(NUM_CLASSES))
         self._by_id: dict[int, Sequence] = {}
         self._sums: dict[Flow, Backlog] = {}
         self._weights: dict[Flow, float] = {}
@@ -104,14 +104,14 @@ class WaitingQueue:
         """Join the line, or come back to where it stood before; O(log n)."""
         self._by_id[sequence.id] = sequence
         sequence.standing.waiting_since = now
-        self._lines[sequence.standing.rank].push(sequence)
+        self._line_of(sequence).push(sequence)
         self._plan_lift(sequence)
         self._add(sequence, 1)
 
     def remove(self, sequence: Sequence) -> None:
         """Leave the line: admitted, or its client has gone; O(log n) amortized."""
         del self._by_id[sequence.id]
-        self._lines[sequence.standing.rank].remove(sequence)
+        self._line_of(sequence).remove(sequence)
         self._add(sequence, -1)
 
     def age(self, now: Seconds) -> None:
@@ -121,29 +121,38 @@ class WaitingQueue:
             sequence = self._by_id.get(sequence_id)
             if sequence is None or self._lift_time(sequence) != due:
                 continue  # it has left, or has been away meanwhile
-            self._lines[sequence.standing.rank].remove(sequence)
+            self._line_of(sequence).remove(sequence)
             sequence.standing.rank -= 1
-            self._lines[sequence.standing.rank].push(sequence)
+            self._line_of(sequence).push(sequence)
             self._plan_lift(sequence)
 
-    def first(self, rank: int) -> Sequence | None:
+    def first(self, rank: int, *, with_long: bool = True) -> Sequence | None:
         """Who of this rank goes next; it stays in line until it is removed or set aside."""
-        return self._lines[rank].first()
+        short, long = self._lines[rank]
+        found = [line.first() for line in ((short, long) if with_long else (short,))]
+        heads: list[tuple[float, Entry]] = [head for head in found if head is not None]
+        return min(heads)[1].sequence if heads else None
 
     def set_aside(self, sequence: Sequence) -> None:
         """Look past its line's first one until `restore`."""
-        self._lines[sequence.standing.rank].set_aside(sequence)
+        self._line_of(sequence).set_aside(sequence)
 
     def restore(self, rank: int) -> None:
-        """Whoever was set aside in this rank's line stands where it stood."""
-        self._lines[rank].restore()
+        """Whoever was set aside in this rank's lines stands where it stood."""
+        for line in self._lines[rank]:
+            line.restore()
 
     def charge(self, sequence: Sequence, end: int) -> None:
         """Its tokens up to position `end` are being computed; each is paid for once."""
         new = end - sequence.standing.num_charged
         if new > 0:
             sequence.standing.num_charged = end
-            self._lines[sequence.standing.rank].charge(sequence, new)
+            for line in self._lines[sequence.standing.rank]:
+                line.charge(sequence, new)
+
+    def _line_of(self, sequence: Sequence) -> Line:
+        standing = sequence.standing
+        return self._lines[standing.rank][standing.is_long]
 
     def _lift_time(self, sequence: Sequence) -> float:
         standing = sequence.standing

@@ -15,7 +15,7 @@ from headway.core.base.units import Seconds
 from headway.core.kv.manager import KvManager
 from headway.core.kv.table import BlockTable
 from headway.core.messages.step import BlockCopy
-from headway.core.sched.chunks import chunk
+from headway.core.sched.chunks import StepBudget
 from headway.core.sched.lanes import Lanes
 from headway.core.sched.preempt import Claim, Holder, Rates, cheaper_way, choose_victims
 from headway.core.sched.pressure import Ladder
@@ -25,7 +25,7 @@ from headway.core.sched.sequence import Sequence, State
 from headway.core.tenancy.tenant import NUM_CLASSES
 
 # Waiting sequences that are looked past in one step, because what they need is being computed.
-LOOK_PAST = 256
+LOOK_PAST = 64
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class Parts(NamedTuple):
 class Scheduler:
     """Owns the running set, and asks its parts; the KV manager owns the blocks."""
 
-    def __init__(self, parts: Parts, *, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+    def __init__(self, parts: Parts, *, max_num_seqs: int) -> None:
         self.kv = parts.kv
         self.queue = parts.queue
         self.ladder = parts.ladder
@@ -67,9 +67,12 @@ class Scheduler:
         self.rates = Rates()  # what stopping a sequence costs
         self._lanes = parts.lanes
         self._max_num_seqs = max_num_seqs
-        self._max_tokens = max_num_batched_tokens
         self._rows: dict[int, Row] = {}  # of the step being planned
-        self._budget = 0
+
+    @property
+    def budget(self) -> StepBudget:
+        """What is left of the step being planned."""
+        return self._lanes.budget
 
     @property
     def num_free_slots(self) -> int:
@@ -93,7 +96,7 @@ class Scheduler:
         or ends their sequences.
         """
         self._rows = {}
-        self._budget = self._max_tokens
+        self.budget.begin()
         self.queue.age(now)
         running = sorted(self.running.values(), key=_order)
         for sequence in running:
@@ -111,6 +114,11 @@ class Scheduler:
         self._rows = {}
         return rows
 
+    def join(self, sequence: Sequence, now: Seconds) -> None:
+        """A new sequence waits from now on."""
+        sequence.standing.is_long = self._lanes.is_long(sequence.group.request)
+        self.queue.push(sequence, now)
+
     def end(self, sequence: Sequence) -> None:
         """The sequence has ended, wherever it was; its blocks are free on return."""
         if sequence.state is State.WAITING:
@@ -121,12 +129,12 @@ class Scheduler:
 
     def _serve(self, rank: int, begun: list[Sequence], now: Seconds, *, may_admit: bool) -> bool:
         """Prompts of one rank; False when its first one cannot start, so nobody after it may."""
-        self._lanes.open(self._budget)
+        self._lanes.open()
         mine = [s for s in begun if s.standing.rank == rank]
         for sequence in mine:
             self._continue(sequence, sequence.gap, now)
         may_admit = may_admit and self._admit(rank, now)
-        if self._lanes.was_short and self._budget:
+        if self._lanes.was_short and self.budget.num_left:
             self._lanes.lift()
             for row in list(self._rows.values()):
                 if row.sequence.standing.is_long and row.sequence.standing.rank == rank:
@@ -141,7 +149,7 @@ class Scheduler:
         """Plan the next part of a running sequence, at somebody else's cost if need be."""
         if sequence.state is not State.RUNNING or not sequence.wants_step:
             return
-        num_tokens = self._allowed(sequence, wanted)
+        num_tokens = self._chunk(sequence, wanted)
         while num_tokens and not self._reserve(sequence, num_tokens):
             victims = self._victims(sequence, blocks=1, slots=0)
             if victims:
@@ -154,8 +162,9 @@ class Scheduler:
             if victim is sequence:
                 return
 
-    def _allowed(self, sequence: Sequence, wanted: int) -> int:
-        return self._lanes.allow(sequence.standing.is_long, chunk(wanted, self._budget))
+    def _chunk(self, sequence: Sequence, wanted: int) -> int:
+        is_long = sequence.standing.is_long
+        return self._lanes.chunk(sequence.num_planned, wanted, is_long=is_long)
 
     def _reserve(self, sequence: Sequence, num_tokens: int) -> bool:
         assert sequence.table is not None, f"sequence {sequence.id} runs without a table"
@@ -164,28 +173,32 @@ class Scheduler:
         if copies is None:
             return False
         self._rows[sequence.id] = Row(sequence, start, num_tokens, copies)
+        self.budget.take(start, num_tokens)
         self._spend(sequence, num_tokens)
         return True
 
     def _extend(self, row: Row) -> None:
         """Let a row compute more, if there is anything left of the budget and of the blocks."""
-        sequence, start = row.sequence, row.start + row.num_tokens
-        more = chunk(sequence.gap - row.num_tokens, self._budget)
+        sequence, end = row.sequence, row.start + row.num_tokens
+        more = self.budget.chunk(end, sequence.gap - row.num_tokens)
         assert sequence.table is not None, f"sequence {sequence.id} runs without a table"
-        copies = self.kv.grow(sequence.table, start, start + more) if more else None
-        if copies is not None:
-            row.num_tokens += more
-            row.copies += copies
-            self._spend(sequence, more)
+        copies = self.kv.grow(sequence.table, end, end + more) if more else None
+        if copies is None:
+            return
+        self.budget.give_back(row.start, row.num_tokens)
+        row.num_tokens += more
+        row.copies += copies
+        self.budget.take(row.start, row.num_tokens)
+        self._spend(sequence, more)
 
     def _spend(self, sequence: Sequence, num_tokens: int) -> None:
-        self._budget -= num_tokens
-        if sequence.gap > 1:
-            self._lanes.spend(sequence.standing.is_long, num_tokens)
+        if sequence.standing.is_long and sequence.gap > 1:
+            self._lanes.spend(num_tokens)
 
     def _preempt(self, victim: Sequence, now: Seconds) -> None:
         row = self._rows.pop(victim.id, None)
         if row is not None:
+            self.budget.give_back(row.start, row.num_tokens)
             self._spend(victim, -row.num_tokens)
         self._stop_running(victim)
         victim.move(State.WAITING)
@@ -199,18 +212,18 @@ class Scheduler:
         del self.running[sequence.id]
 
     def _admit(self, rank: int, now: Seconds) -> bool:
-        """Start waiting sequences of a rank in order; False when the first one cannot start."""
-        if self._budget < 1 or self.queue.first(rank) is None:
+        """Start waiting sequences of a rank in order; False when nobody after them may."""
+        if self.budget.num_left < 1 or self.queue.first(rank) is None:
             return True
         if self.ladder.holds(rank, self.running.values()):
             return False
         coming = Coming(self.kv, self.running.values())
         may_go_on = True
         for _ in range(LOOK_PAST):
-            sequence = self.queue.first(rank)
-            if self._budget < 1 or sequence is None:
+            sequence = self._next(rank)
+            if self.budget.num_left < 1 or sequence is None:
                 break
-            if self._is_looked_past(sequence, coming):
+            if waits_for_leader(sequence) or coming.holds_up(sequence):
                 self.queue.set_aside(sequence)
             elif self._start(sequence, now):
                 coming.add(sequence)
@@ -220,13 +233,15 @@ class Scheduler:
         self.queue.restore(rank)
         return may_go_on
 
-    def _is_looked_past(self, sequence: Sequence, coming: Coming) -> bool:
-        """True when somebody after it may go first: it would only wait, or its lane is full."""
-        if sequence.standing.is_long:
-            num_long = sum(s.standing.is_long for s in self.running.values())
-            if num_long >= self._lanes.max_long or self._allowed(sequence, sequence.gap) < 1:
-                return True
-        return waits_for_leader(sequence) or coming.holds_up(sequence)
+    def _next(self, rank: int) -> Sequence | None:
+        """The first of its line, without the long ones when their lane is full."""
+        sequence = self.queue.first(rank)
+        if sequence is None or not sequence.standing.is_long:
+            return sequence
+        num_long = sum(s.standing.is_long for s in self.running.values())
+        if num_long < self._lanes.max_long and self._chunk(sequence, sequence.gap):
+            return sequence
+        return self.queue.first(rank, with_long=False)
 
     def _start(self, sequence: Sequence, now: Seconds) -> bool:
         """Give a waiting sequence a slot, blocks and its first rows; False if that cannot be."""
@@ -234,8 +249,10 @@ class Scheduler:
             return False
         table = self._open_table(sequence)
         sequence.table = table
-        num_tokens = self._allowed(sequence, sequence.gap)
-        if not self._make_room(sequence, now) or not self._reserve(sequence, num_tokens):
+        num_tokens = self._chunk(sequence, sequence.gap)
+        if not (
+            num_tokens and self._make_room(sequence, now) and self._reserve(sequence, num_tokens)
+        ):
             self.kv.close(table)
             sequence.forget_steps()
             return False

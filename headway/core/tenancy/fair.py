@@ -52,6 +52,10 @@ class FairShare(Generic[Party]):
         """That many tokens were computed for it."""
         self._times[party] = self._times.get(party, self._present) + tokens / weight
 
+    def time_of(self, party: Party) -> float:
+        """Virtual time of a party that waits."""
+        return self._times[party]
+
     def first(self) -> Party | None:
         """The party to serve next, of those that wait; O(log n) amortized."""
         while self._heap:
