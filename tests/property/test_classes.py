@@ -2,14 +2,15 @@
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.core.base.errors import CapacityError
-from headway.core.messages.path import EngineRequest, FinishReason, Sampling
-from tests.drive import Drive
+from headway.core.messages.path import EngineRequest, FinishReason, Sampling, Tokens
+from tests.drive import Answer, Drive
 from tests.fakes import greedy
 from tests.mixed import INTERNAL, STANDARD, VIP, asked, machine, watch_class_order
 
@@ -76,14 +77,13 @@ def run(drive: Drive, case: Traffic) -> set[str]:
 
 def add(drive: Drive, request: EngineRequest) -> set[str]:
     """Its id if it was refused, which only best effort is, and with a time to come again."""
+    told: list[CapacityError] = []
     try:
         drive.add(request)
     except CapacityError as error:
-        assert request.slo_class == INTERNAL
-        assert error.retry_after_s >= 1.0
-        assert request.id not in drive.answers
-        return {request.id}
-    return set()
+        told.append(error)
+    assert not told or (request.slo_class == INTERNAL and told[0].retry_after_s >= 1.0)
+    return {request.id} if told else set()
 
 
 MACHINES = st.fixed_dictionaries(
@@ -99,11 +99,17 @@ MACHINES = st.fixed_dictionaries(
 )
 
 
+def logprobs_of(answer: Answer) -> list[tuple[object, ...]]:
+    """Log-probabilities of the first choice, and those of its prompt."""
+    of_first = [e for e in answer.events if isinstance(e, Tokens) and e.choice == 0]
+    return [(*e.logprobs, *e.prompt_logprobs) for e in of_first]
+
+
 @pytest.mark.spec("E3")
 @settings(max_examples=EXAMPLES * 200)
 @given(case=traffic(), depth=st.integers(0, 1), shape=MACHINES)
 def test_any_mix_of_classes_gives_the_same_answers_as_each_request_alone(
-    case: Traffic, depth: int, shape: dict[str, int | float | bool]
+    case: Traffic, depth: int, shape: dict[str, Any]
 ) -> None:
     mixed = machine(depth, **shape)
     watch_class_order(mixed.core.scheduler, [])
@@ -121,9 +127,7 @@ def test_any_mix_of_classes_gives_the_same_answers_as_each_request_alone(
         assert got.tokens == alone.tokens
         assert got.text == alone.text
         assert got.reasons == alone.reasons
-        assert [e.logprobs for e in got.events if hasattr(e, "logprobs") and e.choice == 0] == [
-            e.logprobs for e in alone.events if hasattr(e, "logprobs") and e.choice == 0
-        ]
+        assert logprobs_of(got) == logprobs_of(alone)
     status = mixed.core.status()
     assert (status.num_running, status.num_waiting) == (0, 0)
     assert status.free_blocks + status.cached_blocks == status.total_blocks
@@ -131,9 +135,7 @@ def test_any_mix_of_classes_gives_the_same_answers_as_each_request_alone(
 
 @settings(max_examples=EXAMPLES * 100)
 @given(case=traffic(), shape=MACHINES)
-def test_plans_keep_to_budget_and_slots(
-    case: Traffic, shape: dict[str, int | float | bool]
-) -> None:
+def test_plans_keep_to_budget_and_slots(case: Traffic, shape: dict[str, Any]) -> None:
     drive = machine(**shape)
     run(drive, case)
     for plan in drive.plans:
@@ -144,9 +146,7 @@ def test_plans_keep_to_budget_and_slots(
 
 @settings(max_examples=EXAMPLES * 50)
 @given(case=traffic(), shape=MACHINES)
-def test_the_same_mixed_traffic_gives_the_same_plans(
-    case: Traffic, shape: dict[str, int | float | bool]
-) -> None:
+def test_the_same_mixed_traffic_gives_the_same_plans(case: Traffic, shape: dict[str, Any]) -> None:
     one, two = machine(**shape), machine(**shape)
     run(one, case)
     run(two, case)
@@ -190,9 +190,10 @@ def test_tenants_that_always_ask_are_served_by_their_weights(
         max_num_batched_tokens=budget,
         num_blocks=200,
         enable_prefix_caching=False,
+        ageing=1e9,
     )
     count = [0, 0]
-    for _ in range(600):
+    for _ in range(400):
         for who in (0, 1):
             waiting = [s for s in run_.core.scheduler.queue if s.group.request.tenant == str(who)]
             for _ in range(slots + 1 - len(waiting)):

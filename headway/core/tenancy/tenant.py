@@ -1,6 +1,7 @@
 """Service classes, tenants, and how soon each class is promised its first token."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 
@@ -19,6 +20,8 @@ class SloClass(IntEnum):
 
 NUM_CLASSES = len(SloClass)
 NAMES: Mapping[str, SloClass] = {each.name.lower(): each for each in SloClass}
+TENANT_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+WEIGHT = re.compile(r"\d{1,6}(\.\d{1,6})?")
 # Seconds to the first token; a class that is not listed is promised nothing.
 DEFAULT_TARGETS: Mapping[SloClass, Seconds] = {
     SloClass.VIP: Seconds(0.5),
@@ -65,8 +68,41 @@ def read_targets(items: Iterable[str]) -> dict[SloClass, Seconds]:
     times = [targets.get(each, math.inf) for each in SloClass]
     if times != sorted(times):
         shown = ", ".join(f"{k.name.lower()}={t:g}" for k, t in sorted(targets.items()))
-        raise ValueError(f"must not promise a class less than one below it, got {shown}")
+        raise ValueError(f"must be no longer for a class than for one below it, got {shown}")
     return targets
+
+
+def read_tenants(items: Iterable[str]) -> tuple[tuple[str, Tenant], ...]:
+    """Keys and whose they are, out of texts NAME:CLASS:KEY or NAME:CLASS*WEIGHT:KEY.
+
+    The key is all that follows the second colon. A tenant may have several, each in a text of
+    its own. Raises ValueError, which never repeats a key.
+    """
+    tenants: dict[str, Tenant] = {}
+    keys: dict[str, Tenant] = {}
+    for number, item in enumerate(items, 1):
+        name, key, tenant = _tenant(item, number)
+        if tenants.setdefault(name, tenant) != tenant:
+            raise ValueError(f"must be one class and weight a tenant; {name!r} has two")
+        if keys.setdefault(key, tenant) != tenant:
+            raise ValueError(f"must be one tenant a key; number {number} has another's")
+    return tuple(keys.items())
+
+
+def _tenant(item: str, number: int) -> tuple[str, str, Tenant]:
+    parts = item.split(":", 2)
+    if len(parts) < 3 or not TENANT_NAME.fullmatch(parts[0]) or not parts[2].strip():
+        raise ValueError(
+            f"must be NAME:CLASS:KEY or NAME:CLASS*WEIGHT:KEY with a name of at most 64 "
+            f"characters A-Z a-z 0-9 . _ -; number {number} is not"
+        )
+    word, has_weight, factor = parts[1].partition("*")
+    if word not in NAMES:
+        raise ValueError(f"must be a class of {', '.join(NAMES)} in number {number}")
+    weight = float(factor) if WEIGHT.fullmatch(factor) else (0.0 if has_weight else 1.0)
+    if not 0.001 <= weight <= 1000:
+        raise ValueError(f"must be a weight of 0.001 to 1000 in number {number}")
+    return parts[0], parts[2], Tenant(name=parts[0], slo_class=NAMES[word], weight=weight)
 
 
 def _seconds(item: str, value: str) -> Seconds:

@@ -1,6 +1,7 @@
 """Failure cases of other engines' schedulers, on exact logits."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ def idle_and_clean(run: Drive) -> None:
 
 @pytest.mark.parametrize("depth", [0, 1])
 def test_preemption_01_streams_are_those_of_the_serial_run(depth: int) -> None:
-    settings = {
+    settings: dict[str, Any] = {
         "max_model_len": 128,
         "block_size": 16,
         "num_blocks": 12,
@@ -77,13 +78,18 @@ def test_preemption_02_a_long_prompt_is_not_admitted_and_thrown_out_for_ever() -
 
 def penalised(tokens: Sequence[int], state: SamplingState, position: int) -> int:
     """Exact logits with a penalty on what was generated: the best of what was used least."""
-    ends = () if position < state.sampling.min_tokens else (EOS,)
+    ends: tuple[int, ...] = () if position < state.sampling.min_tokens else (EOS,)
     outputs, shift = list(tokens[state.num_prompt :]), sum(tokens[:3])
-    return min([*range(40), *ends], key=lambda t: (outputs.count(t), (t * 7 + shift) % 41))
+
+    def rank(token: int) -> tuple[int, int]:
+        return outputs.count(token), (token * 7 + shift) % 41
+
+    candidates = (*range(40), *ends)
+    return min(candidates, key=rank)
 
 
 def test_preemption_03_penalties_and_min_tokens_count_from_the_prompt_after_a_resume() -> None:
-    settings = {
+    settings: dict[str, Any] = {
         "max_model_len": 128,
         "block_size": 16,
         "num_blocks": 12,
@@ -118,7 +124,7 @@ def test_preemption_03_penalties_and_min_tokens_count_from_the_prompt_after_a_re
 
 @pytest.mark.parametrize("depth", [0, 1])
 def test_priority_fairness_01_a_vip_takes_a_slot_from_a_full_batch_at_once(depth: int) -> None:
-    settings = {"max_model_len": 600, "num_blocks": 1000, "max_num_seqs": 4}
+    settings: dict[str, Any] = {"max_model_len": 600, "num_blocks": 1000, "max_num_seqs": 4}
     low = [asked(f"low{i}", range(i, i + 8), INTERNAL, sampling=greedy(500)) for i in range(4)]
     run = machine(depth, **settings)
     run.add(*low)

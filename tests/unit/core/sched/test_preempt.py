@@ -74,8 +74,10 @@ def test_nobody_is_stopped_who_is_not_needed() -> None:
 
 def test_work_lost_is_the_cheaper_of_copying_and_computing_again() -> None:
     fast_copy = Rates(prefill_tokens_per_s=1000.0, copy_bytes_per_s=1e9)
-    assert cheaper_way(2000, 10**8, fast_copy) == (Way.SWAP, pytest.approx(0.2))
-    assert cheaper_way(100, 10**8, fast_copy) == (Way.RECOMPUTE, pytest.approx(0.1))
+    for tokens, way, seconds in ((2000, Way.SWAP, 0.2), (100, Way.RECOMPUTE, 0.1)):
+        chosen, cost = cheaper_way(tokens, 10**8, fast_copy)
+        assert chosen is way
+        assert cost == pytest.approx(seconds)
 
 
 def test_without_a_measured_copy_rate_nothing_is_swapped_and_tokens_are_compared() -> None:
