@@ -72,6 +72,15 @@ class Door:
     ) -> tuple[Ahead, Seconds]:
         scheduler = self._scheduler
         before = scheduler.queue.before(slo_class, tenant, weight, tokens)
-        running = running_tokens(scheduler.running.values(), slo_class)
-        ahead = Ahead(running + before.tokens, before.sequences, scheduler.slots_for(slo_class))
+        running = scheduler.running.values()
+        is_contended = (
+            any(s.group.request.slo_class < slo_class for s in running)
+            or scheduler.queue.up_to(slo_class - 1).sequences > 0
+        )
+        ahead = Ahead(
+            running_tokens(running, slo_class) + before.tokens,
+            before.sequences,
+            scheduler.slots_for(slo_class),
+            is_contended,
+        )
         return ahead, self.forecast.wait(ahead, slo_class)

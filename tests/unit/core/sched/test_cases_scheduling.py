@@ -84,7 +84,7 @@ def penalised(tokens: Sequence[int], state: SamplingState, position: int) -> int
     def rank(token: int) -> tuple[int, int]:
         return outputs.count(token), (token * 7 + shift) % 41
 
-    candidates = (*range(40), *ends)
+    candidates: list[int] = [*range(40), *ends]
     return min(candidates, key=rank)
 
 
