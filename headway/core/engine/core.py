@@ -174,7 +174,7 @@ class EngineCore:
             rung=scheduler.ladder.rung if self._groups else Rung.NORMAL,
             waiting_by_class=tuple(queue.waiting_of(each).sequences for each in SloClass),
             prefill_rate=self._door.forecast.prefill_rate or 0.0,
-            best_effort_wait_s=self._door.best_effort_wait,
+            best_effort_wait_s=self._door.best_effort_wait if self._groups else 0.0,
         )
 
     def check(self) -> None:

@@ -16,11 +16,8 @@ class Door:
         self._scheduler = scheduler
         self._patience = ageing
         self.forecast = Forecast()
-
-    @property
-    def best_effort_wait(self) -> Seconds:
-        """How long best effort that came now would wait for its first token."""
-        return self._wait(SloClass.INTERNAL, "", 1.0, 0)[1]
+        # How long best effort that came then would have waited for its first token.
+        self.best_effort_wait = Seconds(0.0)
 
     def ask(self, request: EngineRequest, now: Seconds) -> None:
         """Raises QueueFull or DeadlineUnmeetable when it may not join, with when to come again."""
@@ -52,16 +49,20 @@ class Door:
     def took_step(self, facts: StepFacts, now: Seconds) -> None:
         """A step was committed."""
         self.forecast.took_step(facts, now)
+        scheduler = self._scheduler
+        scheduler.rates = scheduler.rates._replace(prefill_tokens_per_s=self.forecast.prefill_rate)
 
     def watch(self, now: Seconds) -> None:
         """Let the ladder see how things stand."""
         scheduler, kv = self._scheduler, self._scheduler.kv
         is_idle = not scheduler.running and not len(scheduler.queue)
+        wait = Seconds(0.0) if is_idle else self._wait(SloClass.INTERNAL, "", 1.0, 0)[1]
+        self.best_effort_wait = wait
         scheduler.ladder.observe(
             Signals(
                 free_share=kv.num_available / kv.num_blocks,
                 preemptions=scheduler.preemptions.for_blocks,
-                delay=0.0 if is_idle else self.best_effort_wait,
+                delay=wait,
                 is_idle=is_idle,
             ),
             now,

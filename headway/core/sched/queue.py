@@ -142,9 +142,9 @@ class WaitingQueue:
         for line in self._lines[rank]:
             line.restore()
 
-    def charge(self, sequence: Sequence, end: int) -> None:
-        """Its tokens up to position `end` are being computed; each is paid for once."""
-        new = end - sequence.standing.num_charged
+    def charge(self, sequence: Sequence, start: int, end: int) -> None:
+        """Its positions start .. end - 1 are being computed; each is paid for once."""
+        new = end - max(start, sequence.standing.num_charged)
         if new > 0:
             sequence.standing.num_charged = end
             for line in self._lines[sequence.standing.rank]:

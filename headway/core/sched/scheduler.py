@@ -110,7 +110,7 @@ class Scheduler:
         for row in rows:
             end = row.start + row.num_tokens
             row.sequence.num_planned = end
-            self.queue.charge(row.sequence, end)
+            self.queue.charge(row.sequence, row.start, end)
         self._rows = {}
         return rows
 
@@ -273,9 +273,12 @@ class Scheduler:
         return max(self._missing(sequence)) <= 0
 
     def _missing(self, sequence: Sequence) -> tuple[int, int]:
-        slots = 1 - self.ladder.slots(self._max_num_seqs, sequence.standing.rank)
+        limit = self._max_num_seqs
+        if self.slots_for(sequence.group.request.slo_class) == self.num_free_slots:
+            # Nobody less important runs whose place it could have: it would add to the load.
+            limit = self.ladder.slots(limit, sequence.standing.rank)
         blocks = missing_blocks(self.kv, sequence, self.running.values())
-        return blocks, slots + len(self.running)
+        return blocks, len(self.running) + 1 - limit
 
     def _victims(self, sequence: Sequence, blocks: int, slots: int) -> list[Sequence]:
         """Less important ones to stop; none when all of them would not be enough."""

@@ -36,7 +36,8 @@ class FairShare(Generic[Party]):
         self._waiting.add(party)
         if party not in self._in_heap:
             self._in_heap.add(party)
-            heapq.heappush(self._heap, (self._times[party], party))
+            time = self._times.setdefault(party, self._present)
+            heapq.heappush(self._heap, (time, party))
 
     def leave(self, party: Party) -> None:
         """Nothing of it waits any more."""
