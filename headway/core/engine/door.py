@@ -1,5 +1,7 @@
 """The engine's door: whether a request may join the line now, and if not, when."""
 
+import math
+
 from headway.core.base.errors import DeadlineUnmeetable, QueueFull
 from headway.core.base.units import Seconds
 from headway.core.messages.path import EngineRequest
@@ -7,6 +9,8 @@ from headway.core.sched.deadline import Ahead, Forecast, StepFacts, retry_after,
 from headway.core.sched.pressure import Rung, Signals
 from headway.core.sched.scheduler import Scheduler
 from headway.core.tenancy.tenant import SloClass
+
+WATCH_EVERY = 0.05  # seconds; looking more often costs more than it tells
 
 
 class Door:
@@ -18,6 +22,7 @@ class Door:
         self.forecast = Forecast()
         # How long best effort that came then would have waited for its first token.
         self.best_effort_wait = Seconds(0.0)
+        self._watched = -math.inf
 
     def ask(self, request: EngineRequest, now: Seconds) -> None:
         """Raises QueueFull or DeadlineUnmeetable when it may not join, with when to come again."""
@@ -56,6 +61,9 @@ class Door:
         """Let the ladder see how things stand."""
         scheduler, kv = self._scheduler, self._scheduler.kv
         is_idle = not scheduler.running and not len(scheduler.queue)
+        if not is_idle and 0.0 <= now - self._watched < WATCH_EVERY:
+            return
+        self._watched = now
         wait = Seconds(0.0) if is_idle else self._wait(SloClass.INTERNAL, "", 1.0, 0)[1]
         self.best_effort_wait = wait
         scheduler.ladder.observe(

@@ -15,7 +15,6 @@ from headway.core.base.units import Seconds
 from headway.core.kv.manager import KvManager
 from headway.core.kv.table import BlockTable
 from headway.core.messages.step import BlockCopy
-from headway.core.sched.chunks import StepBudget
 from headway.core.sched.lanes import Lanes
 from headway.core.sched.preempt import Claim, Holder, Rates, cheaper_way, choose_victims
 from headway.core.sched.pressure import Ladder
@@ -65,14 +64,10 @@ class Scheduler:
         self.running: dict[int, Sequence] = {}
         self.preemptions = Preemptions()
         self.rates = Rates()  # what stopping a sequence costs
+        self.budget = parts.lanes.budget  # what is left of the step being planned
         self._lanes = parts.lanes
         self._max_num_seqs = max_num_seqs
         self._rows: dict[int, Row] = {}  # of the step being planned
-
-    @property
-    def budget(self) -> StepBudget:
-        """What is left of the step being planned."""
-        return self._lanes.budget
 
     @property
     def num_free_slots(self) -> int:
@@ -108,9 +103,8 @@ class Scheduler:
             may_admit = self._serve(rank, begun, now, may_admit=may_admit)
         rows = list(self._rows.values())
         for row in rows:
-            end = row.start + row.num_tokens
-            row.sequence.num_planned = end
-            self.queue.charge(row.sequence, row.start, end)
+            row.sequence.num_planned = row.start + row.num_tokens
+            self.queue.charge(row.sequence, row.start, row.sequence.num_planned)
         self._rows = {}
         return rows
 
@@ -149,7 +143,8 @@ class Scheduler:
         """Plan the next part of a running sequence, at somebody else's cost if need be."""
         if sequence.state is not State.RUNNING or not sequence.wants_step:
             return
-        num_tokens = self._chunk(sequence, wanted)
+        left = self.budget.num_left
+        num_tokens = min(1, left) if wanted == 1 else self._chunk(sequence, wanted)
         while num_tokens and not self._reserve(sequence, num_tokens):
             victims = self._victims(sequence, blocks=1, slots=0)
             if victims:

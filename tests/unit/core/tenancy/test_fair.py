@@ -56,7 +56,17 @@ def test_parties_that_are_gone_are_forgotten() -> None:
         fair.join(party)
         assert fair.first() == party
         fair.leave(party)
-    assert len(fair._times) <= FORGET_FROM + 1
+    assert len(fair.times) <= FORGET_FROM + 1
+
+
+def test_two_lines_with_one_account_charge_a_party_once_for_both() -> None:
+    short = share(A, B)
+    long: FairShare[Party] = FairShare(short.times)
+    for party in (A, B):
+        long.join(party)
+    short.charge(A, 10, 1.0)
+    assert (short.first(), long.first()) == (B, B)
+    assert long.time_of(A) == 10.0
 
 
 @given(
