@@ -26,7 +26,7 @@ from headway.core.sched.scheduler import Row
 from headway.core.sched.sequence import RequestGroup, Sequence, State
 from headway.core.tenancy.tenant import NUM_CLASSES, SloClass
 from headway.core.text.streamer import TokenStreamer
-from headway.core.text.tokenizer import Tokenizer
+from headway.core.text.tokenizer import Decodes
 
 
 class _InFlight(NamedTuple):
@@ -46,7 +46,7 @@ class _InFlight(NamedTuple):
 class EngineCore:
     """The engine's decisions for one replica, the same under real and simulated time."""
 
-    def __init__(self, settings: ResolvedEngine, tokenizer: Tokenizer, *, model: str = "") -> None:
+    def __init__(self, settings: ResolvedEngine, tokenizer: Decodes, *, model: str = "") -> None:
         self.settings = settings
         self.scheduler = make_scheduler(settings, model)
         self.grid = self.scheduler.kv.grid
