@@ -54,8 +54,6 @@ class Door:
     def took_step(self, facts: StepFacts, now: Seconds) -> None:
         """A step was committed."""
         self.forecast.took_step(facts, now)
-        scheduler = self._scheduler
-        scheduler.rates = scheduler.rates._replace(prefill_tokens_per_s=self.forecast.prefill_rate)
 
     def watch(self, now: Seconds) -> None:
         """Let the ladder see how things stand."""
