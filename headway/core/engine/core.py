@@ -15,6 +15,7 @@ from headway.core.engine.settings import ResolvedEngine
 from headway.core.engine.stop import end_ids, take_token
 from headway.core.kv.manager import KvManager
 from headway.core.kv.table import BlockGrid, BlockTable
+from headway.core.kv.tiers import TierSettings
 from headway.core.messages.health import ReplicaStatus
 from headway.core.messages.path import EngineRequest, Event, FinishReason, Started, Tokens
 from headway.core.messages.step import StepPlan, StepResult
@@ -53,6 +54,7 @@ class EngineCore:
             self.grid,
             model=model,
             enable_prefix_caching=settings.enable_prefix_caching,
+            tiers=TierSettings(settings.num_host_blocks, Seconds(settings.prefix_cache_ttl)),
         )
         limits = QueueLimits(settings.max_waiting_requests, settings.max_waiting_tokens)
         self.scheduler = Scheduler(
@@ -110,12 +112,14 @@ class EngineCore:
         """The next step, or None when there is nothing to compute now. Never raises."""
         assert len(self._in_flight) < 2, "two plans are in flight already"
         previous = self._in_flight[-1].plan if self._in_flight else None
+        self.scheduler.kv.tick(now)
         rows = self.scheduler.plan()
         if not rows:
             return None
         for row in rows:
             self._mark_started(row.sequence.group, row.sequence, now)
-        plan = build_plan(self._ledger.next_step(), rows, previous)
+        moves = self.scheduler.kv.take_moves()
+        plan = build_plan(self._ledger.next_step(), rows, previous, moves)
         self._in_flight.append(_InFlight(plan, rows, [row.sequence.table for row in rows]))
         return plan
 
@@ -124,6 +128,7 @@ class EngineCore:
         in_flight = self._in_flight.popleft()
         assert plan is in_flight.plan, f"step {plan.step} is committed out of order"
         assert result.step == plan.step, f"result of step {result.step} for step {plan.step}"
+        self.scheduler.kv.host_ready(result.num_host_blocks)
         events = self.take_events()
         alive = [
             row.sequence.table is table and table is not None
@@ -172,6 +177,11 @@ class EngineCore:
             prefix_hits=ledger.prefix_hits,
             preemptions=scheduler.num_preemptions,
             wasted_rows=ledger.wasted_rows,
+            prefix_host_hits=ledger.prefix_host_hits,
+            swapped_out_blocks=kv.host.num_saved,
+            swapped_in_blocks=kv.host.num_loaded,
+            host_blocks_used=kv.host.used,
+            host_blocks_total=kv.host.total,
         )
 
     def check(self) -> None:
@@ -179,7 +189,10 @@ class EngineCore:
         running = list(self.scheduler.running.values())
         tables = [s.table for s in running if s.table is not None]
         assert len(tables) == len(running), "a running sequence has no table"
-        self.scheduler.kv.check(tables)
+        kept = self.scheduler.swapped
+        self.scheduler.kv.check(tables, list(kept.values()))
+        waiting = {sequence.id for sequence in self.scheduler.queue}
+        assert set(kept) <= waiting, "blocks are kept for a sequence that does not wait"
         for sequence in self.scheduler.queue:
             assert sequence.table is None, f"waiting sequence {sequence.id} holds blocks"
         known = {s.id for g in self._groups.values() for s in g.sequences}
@@ -208,8 +221,17 @@ class EngineCore:
             group.cached_tokens = sequence.num_computed
             self._ledger.prefix_queries += sequence.num_prompt
             self._ledger.prefix_hits += sequence.num_computed
+            table = sequence.table
+            assert table is not None, f"sequence {sequence.id} starts without a table"
+            self._ledger.prefix_host_hits += table.num_cached_host
             self._events.append(
-                Started(request_id=group.request.id, at=now, cached_tokens=group.cached_tokens)
+                Started(
+                    request_id=group.request.id,
+                    at=now,
+                    cached_tokens=group.cached_tokens,
+                    cached_host_tokens=table.num_cached_host,
+                    miss_reason=table.miss,
+                )
             )
 
     def _computed(self, row: Row) -> None:

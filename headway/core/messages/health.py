@@ -22,8 +22,13 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     generated_tokens: int = 0
     prefix_queries: int = 0  # prompt tokens looked up
     prefix_hits: int = 0  # prompt tokens found
+    prefix_host_hits: int = 0  # those of them that came from the host tier
     preemptions: int = 0
+    swapped_out_blocks: int = 0  # copied to the host tier
+    swapped_in_blocks: int = 0  # copied back
     wasted_rows: int = 0  # planned in flight, dropped because their sequence had ended
+    host_blocks_used: int = 0  # gauges again: blocks of the host tier that hold something
+    host_blocks_total: int = 0  # its limit; memory for them is taken as it is needed
     memory_used: int = 0  # bytes of weights and of KV blocks in use
     memory_budget: int = 0  # bytes of weights and of the whole KV pool
 

@@ -9,7 +9,7 @@ again later; the earliest always advances, so everybody ends.
 from dataclasses import dataclass
 
 from headway.core.base.units import blocks_for
-from headway.core.kv.manager import KvManager
+from headway.core.kv.manager import KvManager, Swapped
 from headway.core.kv.table import BlockTable
 from headway.core.messages.step import BlockCopy
 from headway.core.sched.chunks import chunk
@@ -40,6 +40,7 @@ class Scheduler:
         self.kv = kv
         self.queue = queue
         self.running: dict[int, Sequence] = {}
+        self.swapped: dict[int, Swapped] = {}  # waiting sequences whose blocks are kept
         self.num_preemptions = 0  # since start
         self._max_num_seqs = max_num_seqs
         self._max_tokens = max_num_batched_tokens
@@ -74,6 +75,7 @@ class Scheduler:
         """The sequence has ended, wherever it was; its blocks are free on return."""
         if sequence.state is State.WAITING:
             self.queue.remove(sequence)
+            self._release(sequence)
         elif sequence.state is State.RUNNING:
             self._stop_running(sequence)
         sequence.move(State.FINISHED)
@@ -101,14 +103,19 @@ class Scheduler:
         row = self._rows.pop(victim.id, None)
         if row is not None:
             self._budget += row.num_tokens
-        self._stop_running(victim)
+        self._stop_running(victim, keep=True)
         victim.move(State.WAITING)
         self.queue.push(victim)
         self.num_preemptions += 1
 
-    def _stop_running(self, sequence: Sequence) -> None:
-        assert sequence.table is not None, f"sequence {sequence.id} runs without a table"
-        self.kv.close(sequence.table)
+    def _stop_running(self, sequence: Sequence, *, keep: bool = False) -> None:
+        table = sequence.table
+        assert table is not None, f"sequence {sequence.id} runs without a table"
+        kept = self.kv.swap_out(table, sequence.tokens, sequence.num_computed) if keep else None
+        if kept is None:
+            self.kv.close(table)
+        else:
+            self.swapped[sequence.id] = kept
         sequence.forget_steps()
         del self.running[sequence.id]
 
@@ -135,13 +142,21 @@ class Scheduler:
             sequence.forget_steps()
             return False
         self.queue.remove(sequence)
+        self._release(sequence)
         sequence.move(State.RUNNING)
         self.running[sequence.id] = sequence
         return True
 
+    def _release(self, sequence: Sequence) -> None:
+        """Nothing needs to be kept for it any more."""
+        kept = self.swapped.pop(sequence.id, None)
+        if kept is not None:
+            self.kv.release(kept)
+
     def _open_table(self, sequence: Sequence) -> BlockTable:
         leader, request = sequence.leader, sequence.group.request
-        is_fresh_sibling = leader is not sequence and sequence.num_outputs == 0
+        swapped = self.swapped.get(sequence.id)
+        is_fresh_sibling = leader is not sequence and sequence.num_outputs == 0 and swapped is None
         if is_fresh_sibling and leader.table is not None and sequence.num_prompt > 1:
             # The last prompt token is computed again: its logits are what is drawn from.
             computed = sequence.num_prompt - 1
@@ -150,7 +165,11 @@ class Scheduler:
         else:
             use_cache = not (request.sampling.prompt_logprobs and leader is sequence)
             table = self.kv.open(
-                sequence.tokens, request.cache_salt, use_cache=use_cache, names=sequence.names
+                sequence.tokens,
+                request.cache_salt,
+                use_cache=use_cache,
+                names=sequence.names,
+                swapped=swapped,
             )
             computed = table.num_cached
         sequence.num_computed = sequence.num_planned = computed
