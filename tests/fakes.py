@@ -61,8 +61,8 @@ class ScriptedExecutor:
         self._host: list[list[int | None]] = []  # grows by `host_segment` blocks when full
         self._most_host = core.settings.num_host_blocks
         self._host_segment = host_segment
-        self._grow_host()
         self._size = core.settings.block_size
+        self._grow_host()
         self._pool: list[list[int | None]] = [
             [None] * self._size for _ in range(core.settings.num_blocks)
         ]

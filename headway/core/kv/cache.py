@@ -33,6 +33,10 @@ class PrefixCache:
         loading = sum(not node.pins for node in self._loading.values())
         return self._ledger.num_free + self._num_hosted - pinned - loading
 
+    def num_host_available_beside(self, nodes: Sequence[Node]) -> int:
+        """The same if these nodes kept the copies that they have."""
+        return self.num_host_available - sum(self._may_be_dropped(node) for node in nodes)
+
     def insert(self, name: bytes, parent: bytes | None, block: int) -> bool:
         """Keep a block that was computed; False when it is there already, or cannot be reached."""
         if not self.tree.insert(name, parent, block):
@@ -111,8 +115,10 @@ class PrefixCache:
         return True
 
     def discard(self, nodes: Sequence[Node]) -> None:
-        """Drop a path that no other sequence can ever match; tables keep its blocks."""
+        """Drop what nobody will ever match of a path, unpinned now; tables keep its blocks."""
         for node in reversed(nodes):
+            if node.pins or node.num_children:
+                continue  # a fork that was swapped out too comes back for it
             if node.is_on_device:
                 block = self.tree.displace(node)
                 if self._pool.is_idle(block):
@@ -192,8 +198,11 @@ class PrefixCache:
 
     def _may_leave_host(self, node: Node) -> bool:
         """Offered again when what is tested here changes."""
-        is_needed = node.pins or not node.is_on_host or self._ledger.is_loading(node.host)
-        return not is_needed and (node.is_on_device or not node.num_children)
+        return self._may_be_dropped(node) and (node.is_on_device or not node.num_children)
+
+    def _may_be_dropped(self, node: Node) -> bool:
+        """Its host block is available, at the latest once its children have gone."""
+        return node.is_on_host and not node.pins and not self._ledger.is_loading(node.host)
 
     def _save(self, node: Node) -> None:
         node.host = self._ledger.save(node.block)

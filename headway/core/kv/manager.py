@@ -17,8 +17,8 @@ from headway.core.messages.step import BlockCopy
 class Swapped(NamedTuple):
     """What a sequence that was swapped out left behind, pinned until `release`."""
 
+    root: bytes  # of its chain of names
     names: tuple[bytes, ...]  # of its leading full blocks
-    is_private: bool  # under a root of its own: nobody else can match them
 
 
 class SwapCost(NamedTuple):
@@ -63,7 +63,7 @@ class KvManager:
         self._cache = PrefixCache(self._pool, self._ledger)
         self._model = model
         self._caching = enable_prefix_caching
-        self._num_private = 0  # roots that were given out
+        self._num_roots = 0  # that were given out because nothing is shared
 
     @property
     def num_blocks(self) -> Blocks:
@@ -125,20 +125,19 @@ class KvManager:
         sequence that is opened again has nothing named twice. With `swapped`, what the
         sequence itself has computed is found even where nothing is shared.
         """
-        table = BlockTable(self.grid.take_row(), hashing.root(self._model, salt))
+        root = self._root(salt) if swapped is None else swapped.root
+        table = BlockTable(self.grid.take_row(), root)
         if names is not None:
             table.hashes = names
         shares = self._caching and use_cache
         if not shares and swapped is None:
             table.miss = CacheMiss.NOT_SHARED
             return table
-        wanted: Sequence[bytes]
+        usable = (len(tokens) - 1) // self.block_size
         if swapped is not None and not shares:
-            wanted = swapped.names
-        else:
-            usable = (len(tokens) - 1) // self.block_size
-            self._name(table, tokens, usable)
-            wanted = table.hashes[:usable]
+            usable = min(usable, len(swapped.names))
+        self._name(table, tokens, usable)
+        wanted = table.hashes[:usable]
         num_known = self._take_known(table, wanted)
         table.num_named = len(table.blocks)
         table.num_cached = len(table.blocks) * self.block_size
@@ -152,18 +151,16 @@ class KvManager:
         """What `swap_out` of the table would cost now; its partial last block is lost anyway."""
         full = num_computed // self.block_size
         nodes = [self._cache.tree.get(name) for name in table.hashes[:full]]
-        nodes += [None] * (full - len(nodes))
         is_saved = [node is not None and node.is_on_host for node in nodes]
+        is_saved += [False] * (full - len(nodes))
         num_lost = sum(
             self._pool.is_sole(block) and not saved
             for block, saved in zip(table.blocks, is_saved, strict=False)
         )
         num_blocks = is_saved.count(False)
-        return SwapCost(
-            Blocks(num_blocks),
-            Tokens(num_lost * self.block_size),
-            full > 0 and num_blocks <= self._cache.num_host_available,
-        )
+        room = self._cache.num_host_available_beside([node for node in nodes if node is not None])
+        fits = full > 0 and num_blocks <= room
+        return SwapCost(Blocks(num_blocks), Tokens(num_lost * self.block_size), fits)
 
     def swap_out(
         self, table: BlockTable, tokens: Sequence[int], num_computed: int
@@ -175,11 +172,6 @@ class KvManager:
         full = min(num_computed, len(tokens)) // self.block_size
         if full == 0 or not self._ledger.limit:
             return None
-        is_private = not self._caching
-        if is_private:
-            self._num_private += 1
-            salt = self._num_private.to_bytes(8, "little")
-            table.root = hashing.root(self._model, salt, adapter="private")
         self._name(table, tokens, full)
         names = tuple(table.hashes[:full])
         for index, name in enumerate(names):
@@ -187,21 +179,18 @@ class KvManager:
         nodes = self._cache.tree.match(names)
         assert len(nodes) == full, "a block that was computed cannot be named"
         is_kept = self._cache.keep(nodes)
-        if is_private:
-            table.hashes.clear()
-            if not is_kept:
-                self._cache.discard(nodes)
-        if not is_kept:
-            return None
-        self.close(table)
-        return Swapped(names, is_private)
+        if is_kept:
+            self.close(table)
+        elif not self._caching:
+            self._cache.discard(nodes)
+        return Swapped(table.root, names) if is_kept else None
 
     def release(self, swapped: Swapped) -> None:
         """Its sequence runs again, or has ended: nothing is pinned for it any more."""
         nodes = self._cache.tree.match(swapped.names)
         assert len(nodes) == len(swapped.names), "a pinned block was lost"
         self._cache.unpin(nodes)
-        if swapped.is_private:
+        if not self._caching:
             self._cache.discard(nodes)
 
     def next_to_compute(
@@ -342,6 +331,16 @@ class KvManager:
         if table.blocks:
             return misses.why(name)
         return misses.why_first(name, table.root, self._slice(tokens, 0))
+
+    def _root(self, salt: bytes) -> bytes:
+        """Where names begin; without a cache every table and its forks have their own.
+
+        So a sequence that is swapped out finds its blocks again, and nobody else does.
+        """
+        if self._caching:
+            return hashing.root(self._model, salt)
+        self._num_roots += 1
+        return hashing.root(self._model, self._num_roots.to_bytes(8, "little"))
 
     def _name(self, table: BlockTable, tokens: Sequence[int], count: int) -> None:
         """Names of the leading `count` blocks of `tokens`, those that are not known yet."""
