@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
+from headway.core.base.units import Seconds
 from headway.core.engine.core import EngineCore
 from headway.core.engine.settings import ResolvedEngine
 from headway.core.messages.path import EngineRequest, Sampling, TokenLogprob
@@ -58,10 +59,10 @@ class ScriptedExecutor:
         self, core: EngineCore, next_token: NextToken = hashed_next, *, host_segment: int = 2
     ) -> None:
         self._grid = core.grid
+        self._size = core.settings.block_size
         self._host: list[list[int | None]] = []  # grows by `host_segment` blocks when full
         self._most_host = core.settings.num_host_blocks
         self._host_segment = host_segment
-        self._size = core.settings.block_size
         self._grow_host()
         self._pool: list[list[int | None]] = [
             [None] * self._size for _ in range(core.settings.num_blocks)
@@ -145,6 +146,7 @@ def engine_settings(
     enable_prefix_caching: bool = True,
     max_waiting_requests: int = 1000,
     max_waiting_tokens: int = 100_000,
+    itl_target: Seconds | None = None,
     num_host_blocks: int = 0,
     prefix_cache_ttl: float = 0.0,
 ) -> ResolvedEngine:
@@ -158,6 +160,7 @@ def engine_settings(
         enable_prefix_caching=enable_prefix_caching,
         max_waiting_requests=max_waiting_requests,
         max_waiting_tokens=max_waiting_tokens,
+        itl_target=itl_target,
         num_host_blocks=num_host_blocks,
         prefix_cache_ttl=prefix_cache_ttl,
     )

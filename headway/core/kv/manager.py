@@ -296,6 +296,10 @@ class KvManager:
         found = {node.name: node.pins for node in self._cache.tree if node.pins}
         assert found == pins, "what is pinned and what was swapped out differ"
 
+    def num_sole(self, table: BlockTable) -> Blocks:
+        """Blocks that become available when this table alone closes; O(blocks)."""
+        return Blocks(sum(self._pool.is_sole(block) for block in table.blocks))
+
     def is_writable(self, table: BlockTable, start: int, end: int) -> bool:
         """Exclusive write: every block of positions start .. end - 1 is this table's alone."""
         first, last = start // self.block_size, blocks_for(end, self.block_size)

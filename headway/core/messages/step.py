@@ -96,6 +96,7 @@ class StepResult:
     """What a step drew: one token a sampled row, in the plan's order.
 
     num_host_blocks  blocks of the host tier that there is memory for now; never falls
+    moves_s          seconds that the plan's saves and loads took
     """
 
     step: int
@@ -103,3 +104,4 @@ class StepResult:
     logprobs: tuple[TokenLogprob | None, ...]  # [S], None where not asked for
     scores: tuple[tuple[TokenLogprob, ...], ...] = ()  # one inner tuple a ScoreWork
     num_host_blocks: int = 0
+    moves_s: float = 0.0

@@ -91,6 +91,7 @@ def engine_requests(
     one, and differs from prompt to prompt. Raises InvalidRequest and PromptTooLong.
     """
     check_against_model(request, facts)
+    asker = request.asker
     made = []
     for index, prompt in enumerate(prompts):
         name = _prompt_name(request, index)
@@ -108,7 +109,12 @@ def engine_requests(
                     facts.vocab_size,
                 ),
                 num_choices=request.n,
-                cache_salt=request.cache_salt,
+                cache_salt=_salt(asker.tenant.name, request.cache_salt),
+                slo_class=asker.slo_class,
+                tenant=asker.tenant.name,
+                tenant_weight=asker.tenant.weight,
+                first_token_budget_s=asker.first_token_budget_s,
+                priority=request.priority,
             )
         )
     return tuple(made)
@@ -141,6 +147,11 @@ def _entries(request: EngineRequest) -> int:
         return 0
     echoed = len(request.prompt) if sampling.prompt_logprobs else 0
     return (echoed + sampling.max_tokens) * request.num_choices * (sampling.num_logprobs + 1)
+
+
+def _salt(tenant: str, salt: bytes) -> bytes:
+    """Tenants never share blocks, whatever salts they send."""
+    return tenant.encode() + b"\0" + salt if tenant else salt
 
 
 def _is_scoring(request: ParsedRequest) -> bool:
