@@ -14,6 +14,7 @@ from headway.app.readers import (
     secrets,
     share,
     size,
+    size_or_none,
     switch,
     targets,
     tenants,
@@ -171,6 +172,22 @@ OPTIONS: tuple[Option, ...] = (
         switch,
         "Share the KV blocks of equal beginnings",
         is_switch=True,
+    ),
+    Option(
+        "prefix-cache-ttl",
+        "engine",
+        seconds(0),
+        "Time without use after which a cached block is dropped; 0 keeps it until its room is "
+        "needed",
+        "s",
+    ),
+    Option(
+        "kv-host-memory-bytes",
+        "engine",
+        size_or_none,
+        "Host memory for KV blocks that leave the KV cache: those of stopped sequences and of "
+        "prefixes; taken as it is needed; 0 keeps none",
+        unit="bytes",
     ),
     Option(
         "max-waiting-requests",

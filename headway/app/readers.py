@@ -106,6 +106,12 @@ def size(value: object) -> int:
     return value
 
 
+def size_or_none(value: object) -> int:
+    """The same, or 0 for nothing at all."""
+    is_zero = value == 0 if not isinstance(value, str) else value.strip() == "0"
+    return 0 if is_zero and not isinstance(value, bool) else size(value)
+
+
 def switch(value: object) -> bool:
     """True or false."""
     lowered = value.strip().lower() if isinstance(value, str) else value

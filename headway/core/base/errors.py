@@ -22,6 +22,7 @@ HeadwayError
 │   ├── ReplicaLost
 │   └── ReplicaNotReady
 ├── InternalError               our own bug, said without details           500
+├── CorruptBlock                KV in memory is not what was saved: the engine ends
 ├── BadFrame                    bytes between our processes that are no message: dropped
 └── StartError                  the process cannot start                    exit code 2
     ├── InvalidSetting          names the setting, its value and what to do
@@ -195,6 +196,10 @@ class InternalError(HeadwayError):
     """A bug of ours; the log has the details under the same request id."""
 
     code = "internal_error"
+
+
+class CorruptBlock(HeadwayError):
+    """A KV block of the host tier changed between being saved and loaded; names the block."""
 
 
 class BadFrame(HeadwayError):

@@ -304,6 +304,50 @@ CACHED_TOKENS = Metric(
     help="Prompt tokens of finished requests that came from the prefix cache, as in usage",
     unit="tokens",
 )
+PREFIX_HOST_HITS = Metric(
+    name="headway_prefix_cache_host_hits_total",
+    kind=Kind.COUNTER,
+    help="Prompt tokens found in the prefix cache that came back from the host tier",
+    unit="tokens",
+)
+PREFIX_MISSES = Metric(
+    name="headway_prefix_cache_misses_total",
+    kind=Kind.COUNTER,
+    help="Requests that started with part of their prompt not cached, by reason: differs, "
+    "evicted, other_salt, no_room, not_shared",
+    labels=(*OWN, "reason"),
+    unit="requests",
+)
+SWAPPED_OUT = Metric(
+    name="headway_kv_swapped_out_blocks_total",
+    kind=Kind.COUNTER,
+    help="KV blocks copied to the host tier",
+    unit="blocks",
+)
+SWAPPED_IN = Metric(
+    name="headway_kv_swapped_in_blocks_total",
+    kind=Kind.COUNTER,
+    help="KV blocks copied back from the host tier",
+    unit="blocks",
+)
+SWAP_PREEMPTIONS = Metric(
+    name="headway_preemptions_swapped_total",
+    kind=Kind.COUNTER,
+    help="Sequences stopped whose blocks were kept in the host tier; the others compute again",
+    unit="sequences",
+)
+HOST_BLOCKS_USED = Metric(
+    name="headway_kv_host_blocks_used",
+    kind=Kind.GAUGE,
+    help="Blocks of the host tier that hold something",
+    unit="blocks",
+)
+HOST_BLOCKS_TOTAL = Metric(
+    name="headway_kv_host_blocks",
+    kind=Kind.GAUGE,
+    help="Most blocks of the host tier; their memory is taken as it is needed",
+    unit="blocks",
+)
 ENGINE_STEPS = Metric(
     name="headway_engine_steps_total",
     kind=Kind.COUNTER,

@@ -99,12 +99,14 @@ class EngineCore:
         assert len(self._in_flight) < 2, "two plans are in flight already"
         previous = self._in_flight[-1].plan if self._in_flight else None
         self._door.watch(now)
+        self.scheduler.kv.tick(now)
         rows = self.scheduler.plan(now)
         if not rows:
             return None
         for row in rows:
             self._mark_started(row.sequence.group, row.sequence, now)
-        plan = build_plan(self._ledger.next_step(), rows, previous)
+        moves = self.scheduler.kv.take_moves()
+        plan = build_plan(self._ledger.next_step(), rows, previous, moves)
         tables = [row.sequence.table for row in rows]
         self._in_flight.append(_InFlight(plan, rows, tables, self.scheduler.budget.work, now))
         return plan
@@ -120,7 +122,9 @@ class EngineCore:
             for row, table in zip(in_flight.rows, in_flight.tables, strict=True)
         ]
         began = max(in_flight.planned, self._ledger.last_commit)
-        self.scheduler.budget.cost.observe(in_flight.work, Seconds(now - began))
+        self._moved(plan, result)
+        took = Seconds(max(0.0, now - began - result.moves_s))
+        self.scheduler.budget.cost.observe(in_flight.work, took)
         was_full = self.scheduler.num_free_slots < 1
         prompt_tokens = _prompt_tokens(in_flight.rows, alive)
         self._ledger.took_step(len(alive), alive.count(False), now)
@@ -171,6 +175,12 @@ class EngineCore:
             preemptions=scheduler.num_preemptions,
             preemptions_for_class=scheduler.preemptions.for_class,
             wasted_rows=ledger.wasted_rows,
+            prefix_host_hits=ledger.prefix_host_hits,
+            preemptions_swapped=scheduler.swap.num_swapped,
+            swapped_out_blocks=kv.host.num_saved,
+            swapped_in_blocks=kv.host.num_loaded,
+            host_blocks_used=kv.host.used,
+            host_blocks_total=kv.host.total,
             rung=scheduler.ladder.rung if self._groups else Rung.NORMAL,
             waiting_by_class=tuple(queue.waiting_of(each).sequences for each in SloClass),
             prefill_rate=self._door.forecast.prefill_rate or 0.0,
@@ -182,7 +192,10 @@ class EngineCore:
         running = list(self.scheduler.running.values())
         tables = [s.table for s in running if s.table is not None]
         assert len(tables) == len(running), "a running sequence has no table"
-        self.scheduler.kv.check(tables)
+        kept = self.scheduler.swap.kept
+        self.scheduler.kv.check(tables, list(kept.values()))
+        waiting = {sequence.id for sequence in self.scheduler.queue}
+        assert set(kept) <= waiting, "blocks are kept for a sequence that does not wait"
         for sequence in self.scheduler.queue:
             assert sequence.table is None, f"waiting sequence {sequence.id} holds blocks"
         known = {s.id for g in self._groups.values() for s in g.sequences}
@@ -215,9 +228,23 @@ class EngineCore:
             group.cached_tokens = sequence.num_computed
             self._ledger.prefix_queries += sequence.num_prompt
             self._ledger.prefix_hits += sequence.num_computed
+            table = sequence.table
+            assert table is not None, f"sequence {sequence.id} starts without a table"
+            self._ledger.prefix_host_hits += table.num_cached_host
             self._events.append(
-                Started(request_id=group.request.id, at=now, cached_tokens=group.cached_tokens)
+                Started(
+                    request_id=group.request.id,
+                    at=now,
+                    cached_tokens=group.cached_tokens,
+                    cached_host_tokens=table.num_cached_host,
+                    miss_reason=table.miss,
+                )
             )
+
+    def _moved(self, plan: StepPlan, result: StepResult) -> None:
+        """The step's moves between the tiers are done."""
+        self.scheduler.kv.host_ready(result.num_host_blocks)
+        self.scheduler.swap.moved(len(plan.saves) + len(plan.loads), result.moves_s)
 
     def _computed(self, row: Row) -> None:
         """Positions of the row are computed now."""

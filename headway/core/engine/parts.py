@@ -1,9 +1,10 @@
 """What an engine's scheduler is made of, from the settings."""
 
-from headway.core.base.units import blocks_for
+from headway.core.base.units import Seconds, blocks_for
 from headway.core.engine.settings import ResolvedEngine
 from headway.core.kv.manager import KvManager
 from headway.core.kv.table import BlockGrid
+from headway.core.kv.tiers import TierSettings
 from headway.core.sched.chunks import StepBudget
 from headway.core.sched.lanes import Lanes, LaneSettings
 from headway.core.sched.pressure import Ladder, LadderLimits
@@ -21,6 +22,7 @@ def make_scheduler(settings: ResolvedEngine, model: str) -> Scheduler:
         BlockGrid(settings.max_num_seqs + 1, width),
         model=model,
         enable_prefix_caching=settings.enable_prefix_caching,
+        tiers=TierSettings(settings.num_host_blocks, Seconds(settings.prefix_cache_ttl)),
     )
     limits = QueueLimits(settings.max_waiting_requests, settings.max_waiting_tokens)
     lanes = LaneSettings(

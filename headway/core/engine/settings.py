@@ -27,6 +27,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     block_size: int = 16  # tokens in one KV block
     kv_cache_memory_bytes: int | None = None
     enable_prefix_caching: bool = True
+    prefix_cache_ttl: float = 0.0  # seconds without use; 0: cached blocks stay until evicted
+    kv_host_memory_bytes: int = 0  # for KV blocks that leave the device; 0: none is kept
     ageing: float = 30.0  # seconds of waiting that lift a request by one class
     long_prompt: int | None = None  # tokens above which a prompt is long; None: 1/4 context
     long_output: int | None = None  # the same for max_tokens; None: 1/2 context
@@ -46,6 +48,8 @@ class ResolvedEngine(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool
     max_waiting_requests: int
     max_waiting_tokens: int
+    num_host_blocks: int = 0  # at most; their memory is taken as it is needed
+    prefix_cache_ttl: float = 0.0
     itl_target: Seconds | None = None  # None: a step may take as long as its tokens take
     ageing: Seconds = Seconds(30.0)
     long_prompt: int = 1 << 30
@@ -139,7 +143,31 @@ def resolve(
         enable_prefix_caching=settings.enable_prefix_caching,
         max_waiting_requests=settings.max_waiting_requests,
         max_waiting_tokens=waiting_limit(settings, card.context_length),
+        prefix_cache_ttl=settings.prefix_cache_ttl,
     )
+
+
+def host_blocks(settings: EngineSettings, block_bytes: int, free_bytes: int | None) -> int:
+    """Blocks of the host tier; free_bytes is what the machine has left beside the KV pool.
+
+    None means that nobody knows. Raises InvalidSetting and NotEnoughMemory.
+    """
+    asked = settings.kv_host_memory_bytes
+    if asked == 0:
+        return 0
+    if asked < block_bytes:
+        raise InvalidSetting(
+            "--kv-host-memory-bytes",
+            f"{asked} is less than one block of {settings.block_size} tokens, which takes "
+            f"{block_bytes} bytes; use 0 for no host tier",
+        )
+    if free_bytes is not None and asked > free_bytes:
+        largest = max(0, free_bytes)
+        raise NotEnoughMemory(
+            f"--kv-host-memory-bytes {asked} is more than the {largest} bytes of the machine's "
+            f"memory that are left beside the weights and the KV pool; use {largest} or less"
+        )
+    return asked // block_bytes
 
 
 def waiting_limit(settings: EngineSettings, context_length: int) -> int:

@@ -22,6 +22,20 @@ class FinishReason(Enum):
     ERROR = "error"  # `Finished.error` says what
 
 
+class CacheMiss(Enum):
+    """Why no more of a prompt came out of the prefix cache; for operators, not for clients.
+
+    (That a prompt is known under another salt is what salts are there to hide.)
+    """
+
+    NONE = "none"  # all that can be shared was found
+    DIFFERS = "differs"  # nothing computed lately goes on like it
+    EVICTED = "evicted"  # the next block was there, and was dropped
+    OTHER_SALT = "other_salt"  # it begins like a prompt that was computed under another salt
+    NO_ROOM = "no_room"  # the next block is in the host tier, and no device block was free
+    NOT_SHARED = "not_shared"  # the cache is off, or the request needs every position computed
+
+
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """How to draw tokens; all values are already validated and inside their ranges."""
 
@@ -91,7 +105,9 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
 
     request_id: str
     at: Seconds  # replica clock
-    cached_tokens: int
+    cached_tokens: int  # the prompt differs from what is cached in the block that begins here
+    cached_host_tokens: int = 0  # those of them that were brought back from the host tier
+    miss_reason: CacheMiss = CacheMiss.NONE
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True, tag="tokens"):

@@ -16,11 +16,12 @@ from headway.core.kv.manager import KvManager
 from headway.core.kv.table import BlockTable
 from headway.core.messages.step import BlockCopy
 from headway.core.sched.lanes import Lanes
-from headway.core.sched.preempt import Claim, Holder, Rates, cheaper_way, choose_victims
+from headway.core.sched.preempt import Claim, Holder, choose_victims
 from headway.core.sched.pressure import Ladder
 from headway.core.sched.queue import WaitingQueue
 from headway.core.sched.room import Coming, missing_blocks, waits_for_leader
 from headway.core.sched.sequence import Sequence, State
+from headway.core.sched.swap import Swap
 from headway.core.tenancy.tenant import NUM_CLASSES
 
 # Waiting sequences that are looked past in one step, because what they need is being computed.
@@ -63,8 +64,8 @@ class Scheduler:
         self.ladder = parts.ladder
         self.running: dict[int, Sequence] = {}
         self.preemptions = Preemptions()
-        self.rates = Rates()  # what stopping a sequence costs
         self.budget = parts.lanes.budget  # what is left of the step being planned
+        self.swap = Swap(parts.kv, parts.lanes.budget.cost)
         self._lanes = parts.lanes
         self._max_num_seqs = max_num_seqs
         self._rows: dict[int, Row] = {}  # of the step being planned
@@ -117,8 +118,11 @@ class Scheduler:
         """The sequence has ended, wherever it was; its blocks are free on return."""
         if sequence.state is State.WAITING:
             self.queue.remove(sequence)
+            self.swap.release(sequence)
         elif sequence.state is State.RUNNING:
-            self._stop_running(sequence)
+            assert sequence.table is not None, f"sequence {sequence.id} runs without a table"
+            self.kv.close(sequence.table)
+            self._leave(sequence)
         sequence.move(State.FINISHED)
 
     def _serve(self, rank: int, begun: list[Sequence], now: Seconds, *, may_admit: bool) -> bool:
@@ -195,14 +199,14 @@ class Scheduler:
         if row is not None:
             self.budget.give_back(row.start, row.num_tokens)
             self._spend(victim, -row.num_tokens)
-        self._stop_running(victim)
+        self.swap.stop(victim)
+        self._leave(victim)
         victim.move(State.WAITING)
         victim.standing.num_preempted += 1
         self.queue.push(victim, now)
 
-    def _stop_running(self, sequence: Sequence) -> None:
-        assert sequence.table is not None, f"sequence {sequence.id} runs without a table"
-        self.kv.close(sequence.table)
+    def _leave(self, sequence: Sequence) -> None:
+        """Its blocks are gone."""
         sequence.forget_steps()
         del self.running[sequence.id]
 
@@ -252,6 +256,7 @@ class Scheduler:
             sequence.forget_steps()
             return False
         self.queue.remove(sequence)
+        self.swap.release(sequence)
         sequence.standing.waited += now - sequence.standing.waiting_since
         sequence.move(State.RUNNING)
         self.running[sequence.id] = sequence
@@ -289,13 +294,14 @@ class Scheduler:
     def _as_holder(self, sequence: Sequence) -> Holder:
         assert sequence.table is not None, f"sequence {sequence.id} runs without a table"
         blocks = self.kv.num_sole(sequence.table)
-        _, lost = cheaper_way(sequence.num_computed, 0, self.rates)
+        lost = self.swap.loss(sequence)
         standing, slo_class = sequence.standing, sequence.group.request.slo_class
         return Holder(sequence.id, slo_class, standing.rank, blocks, lost, standing.num_preempted)
 
     def _open_table(self, sequence: Sequence) -> BlockTable:
         leader, request = sequence.leader, sequence.group.request
-        is_fresh_sibling = leader is not sequence and sequence.num_outputs == 0
+        kept = self.swap.kept.get(sequence.id)
+        is_fresh_sibling = leader is not sequence and sequence.num_outputs == 0 and kept is None
         if is_fresh_sibling and leader.table is not None and sequence.num_prompt > 1:
             # The last prompt token is computed again: its logits are what is drawn from.
             computed = sequence.num_prompt - 1
@@ -304,7 +310,11 @@ class Scheduler:
         else:
             use_cache = not (request.sampling.prompt_logprobs and leader is sequence)
             table = self.kv.open(
-                sequence.tokens, request.cache_salt, use_cache=use_cache, names=sequence.names
+                sequence.tokens,
+                request.cache_salt,
+                use_cache=use_cache,
+                names=sequence.names,
+                swapped=kept,
             )
             computed = table.num_cached
         sequence.num_computed = sequence.num_planned = computed

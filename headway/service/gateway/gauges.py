@@ -21,6 +21,10 @@ TOTALS: Mapping[str, tuple[metrics.Metric, ...]] = {
     "generated_tokens": (metrics.ENGINE_TOKENS,),
     "prefix_queries": (metrics.VLLM_PREFIX_QUERIES,),
     "prefix_hits": (metrics.VLLM_PREFIX_HITS,),
+    "prefix_host_hits": (metrics.PREFIX_HOST_HITS,),
+    "swapped_out_blocks": (metrics.SWAPPED_OUT,),
+    "swapped_in_blocks": (metrics.SWAPPED_IN,),
+    "preemptions_swapped": (metrics.SWAP_PREEMPTIONS,),
     "preemptions": (metrics.PREEMPTIONS, metrics.VLLM_PREEMPTIONS),
     "preemptions_for_class": (metrics.CLASS_PREEMPTIONS,),
     "wasted_rows": (metrics.ENGINE_WASTED,),
@@ -147,6 +151,8 @@ class Gauges:
         yield Sample(metrics.VLLM_RUNNING, status.num_running)
         yield Sample(metrics.VLLM_WAITING, status.num_waiting)
         yield Sample(metrics.VLLM_KV_USAGE, _share(used, status.total_blocks))
+        yield Sample(metrics.HOST_BLOCKS_USED, status.host_blocks_used)
+        yield Sample(metrics.HOST_BLOCKS_TOTAL, status.host_blocks_total)
         yield Sample(metrics.MEMORY_UTILIZATION, _share(status.memory_used, status.memory_budget))
         yield Sample(metrics.KV_CACHE_HIT_RATE, _share(totals.grown("prefix_hits"), queries))
         yield Sample(metrics.GENERATION_THROUGHPUT, totals.rate("generated_tokens", now))
