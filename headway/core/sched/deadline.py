@@ -16,6 +16,9 @@ from headway.core.tenancy.tenant import NUM_CLASSES, SloClass
 MEMORY = 10.0  # seconds after which a measurement counts a third
 LEAST_SHARE = 0.05  # of the capacity that a class is taken to have left, whatever goes before it
 FULL = 0.95  # of the capacity; what arrives beyond is more than there is
+# Of the time that there is for waiting. Under lasting overload everybody who is taken is taken
+# at the limit, and answers end when they will: at the whole time every second one would be late.
+PRUDENCE = 0.6
 LEAST_SECONDS = 0.2  # of measured time before a rate is believed
 MIN_RETRY = Seconds(1.0)
 MAX_RETRY = Seconds(60.0)
@@ -102,11 +105,11 @@ class Forecast:
 
     def wait(self, ahead: Ahead, slo_class: int) -> Seconds:
         """Time until the first of its own tokens is computed."""
-        left = self._share_left(slo_class) if ahead.is_contended else 1.0
+        of_time, of_slots = self._shares_left(slo_class) if ahead.is_contended else (1.0, 1.0)
         rate, end_rate = self.prefill_rate, self.end_rate
-        for_tokens = ahead.tokens / (rate * left) if rate else 0.0
+        for_tokens = ahead.tokens / (rate * of_time) if rate else 0.0
         short_of = ahead.sequences + 1 - ahead.slots
-        for_slot = short_of / (end_rate * left) if end_rate and short_of > 0 else 0.0
+        for_slot = short_of / (end_rate * of_slots) if end_rate and short_of > 0 else 0.0
         return Seconds(max(for_tokens, for_slot))
 
     def excess(self, ahead: Ahead, slo_class: int, prompt_tokens: int, budget: float) -> Seconds:
@@ -120,16 +123,22 @@ class Forecast:
             return Seconds(0.0)
         if slo_class == SloClass.VIP and self._offered_rate(slo_class) < FULL * rate:
             return Seconds(0.0)
-        for_waiting = max(budget - prompt_tokens / rate, budget / 2)
+        for_waiting = PRUDENCE * max(budget - prompt_tokens / rate, budget / 2)
         return Seconds(max(0.0, self.wait(ahead, slo_class) - for_waiting))
 
-    def _share_left(self, slo_class: int) -> float:
-        """The share of the capacity that more important classes leave, as things went lately."""
+    def _shares_left(self, slo_class: int) -> tuple[float, float]:
+        """What more important classes leave, as things went lately.
+
+        Of the time for prompts, and of the slots that come free: when slots are what is short,
+        the whole time is not used.
+        """
         rate, sums = self.prefill_rate, self._sums
         if rate is None or sums.elapsed < LEAST_SECONDS:
-            return 1.0
-        taken = sum(sums.prompt_tokens[:slo_class]) / sums.elapsed
-        return max(LEAST_SHARE, 1.0 - taken / rate)
+            return 1.0, 1.0
+        before, everybody = sum(sums.prompt_tokens[:slo_class]), sum(sums.prompt_tokens)
+        of_time = 1.0 - before / (sums.elapsed * rate)
+        of_slots = 1.0 - before / everybody if everybody else 1.0
+        return max(LEAST_SHARE, of_time), max(LEAST_SHARE, of_slots)
 
     def _offered_rate(self, slo_class: int) -> float:
         return self._sums.offered[slo_class] / max(self._sums.elapsed, MEMORY / 2)

@@ -30,13 +30,13 @@ class Backlog(NamedTuple):
 
 
 class WaitingQueue:
-    """All waiting sequences; two lines a rank, short and long; sums a class and tenant."""
+    """All waiting sequences; three lines a rank: short, long, lifted; sums a class and tenant."""
 
     def __init__(self, limits: QueueLimits, ageing: Seconds) -> None:
         self.limits = limits
         self._ageing = ageing
         short = [Line() for _ in range(NUM_CLASSES)]
-        self._lines = tuple((line, Line(beside=line)) for line in short)
+        self._lines = tuple((line, Line(line), Line(line)) for line in short)
         self._by_id: dict[int, Sequence] = {}
         self._sums: dict[Flow, Backlog] = {}
         self._weights: dict[Flow, float] = {}
@@ -127,10 +127,16 @@ class WaitingQueue:
             self._line_of(sequence).push(sequence)
             self._plan_lift(sequence)
 
-    def first(self, rank: int, *, with_long: bool = True) -> Sequence | None:
+    def first(
+        self, rank: int, *, with_long: bool = True, with_lifted: bool = True
+    ) -> Sequence | None:
         """Who of this rank goes next; it stays in line until it is removed or set aside."""
-        short, long = self._lines[rank]
-        found = [line.first() for line in ((short, long) if with_long else (short,))]
+        short, long, lifted = self._lines[rank]
+        found = [short.first()]
+        if with_long:
+            found.append(long.first())
+        if with_lifted:
+            found.append(lifted.first())
         heads: list[tuple[float, Entry]] = [head for head in found if head is not None]
         return min(heads)[1].sequence if heads else None
 
@@ -151,8 +157,10 @@ class WaitingQueue:
             self._lines[sequence.standing.rank][0].charge(sequence, new)
 
     def _line_of(self, sequence: Sequence) -> Line:
-        standing = sequence.standing
-        return self._lines[standing.rank][standing.is_long]
+        short, long, lifted = self._lines[sequence.standing.rank]
+        if sequence.is_lifted:
+            return lifted
+        return long if sequence.standing.is_long else short
 
     def _lift_time(self, sequence: Sequence) -> float:
         standing = sequence.standing

@@ -26,6 +26,9 @@ from headway.core.tenancy.tenant import NUM_CLASSES
 
 # Waiting sequences that are looked past in one step, because what they need is being computed.
 LOOK_PAST = 64
+# Slots that sequences lifted by ageing may have, one of so many and at least one: they never
+# starve, and never take the place of a class.
+LIFTED_SLOT_EVERY = 16
 
 
 @dataclass(slots=True)
@@ -233,14 +236,16 @@ class Scheduler:
         return may_go_on
 
     def _next(self, rank: int) -> Sequence | None:
-        """The first of its line, without the long ones when their lane is full."""
+        """The first of its rank, without those whose part of the slots or the step is used."""
         sequence = self.queue.first(rank)
-        if sequence is None or not sequence.standing.is_long:
+        if sequence is None or not (sequence.standing.is_long or sequence.is_lifted):
             return sequence
+        num_lifted = sum(s.is_lifted for s in self.running.values())
+        with_lifted = num_lifted < max(1, self._max_num_seqs // LIFTED_SLOT_EVERY)
         num_long = sum(s.standing.is_long for s in self.running.values())
-        if num_long < self._lanes.max_long and self._chunk(sequence, sequence.gap):
-            return sequence
-        return self.queue.first(rank, with_long=False)
+        has_lane = self._lanes.chunk(0, sequence.gap, is_long=True) > 0
+        with_long = num_long < self._lanes.max_long and has_lane
+        return self.queue.first(rank, with_long=with_long, with_lifted=with_lifted)
 
     def _start(self, sequence: Sequence, now: Seconds) -> bool:
         """Give a waiting sequence a slot, blocks and its first rows; False if that cannot be."""

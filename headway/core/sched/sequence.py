@@ -119,6 +119,11 @@ class Sequence:
         return self.sampling_state.choice
 
     @property
+    def is_lifted(self) -> bool:
+        """True once ageing has given it a rank above its class."""
+        return self.standing.rank < self.group.request.slo_class
+
+    @property
     def num_outputs(self) -> int:
         """Tokens sampled and known."""
         return len(self.tokens) - self.num_prompt

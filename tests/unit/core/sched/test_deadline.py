@@ -6,6 +6,7 @@ from headway.core.base.units import Seconds
 from headway.core.sched.deadline import (
     MAX_RETRY,
     MIN_RETRY,
+    PRUDENCE,
     Ahead,
     Forecast,
     StepFacts,
@@ -62,6 +63,14 @@ def test_what_more_important_classes_take_is_not_there_for_others() -> None:
     assert forecast.wait(alone, STANDARD) == pytest.approx(1.0), "they have gone"
 
 
+def test_of_the_slots_that_come_free_more_important_classes_take_their_share() -> None:
+    forecast = measured(40, 40, 20, ended=1, full=True)
+    ahead = Ahead(0, 19, 0)
+    assert forecast.wait(ahead, VIP) == pytest.approx(2.0)
+    assert forecast.wait(ahead, STANDARD) == pytest.approx(2.0 / 0.6)
+    assert forecast.wait(ahead, INTERNAL) == pytest.approx(2.0 / 0.2)
+
+
 def test_a_quiet_hour_of_vips_leaves_the_capacity_to_the_others() -> None:
     forecast = Forecast()
     for i in range(20):  # all the prompts there were, but one step a second
@@ -78,14 +87,16 @@ def test_rates_follow_a_change_within_seconds() -> None:
 
 def test_the_excess_is_over_what_the_promise_leaves_for_waiting() -> None:
     forecast = measured(0, 100, 0)
-    assert forecast.excess(Ahead(2000, 1, 1), STANDARD, 500, 3.0) == 0.0
-    assert forecast.excess(Ahead(4000, 1, 1), STANDARD, 500, 3.0) == pytest.approx(1.5)
+    assert forecast.excess(Ahead(1400, 1, 1), STANDARD, 500, 3.0) == 0.0
+    assert forecast.excess(Ahead(4000, 1, 1), STANDARD, 500, 3.0) == pytest.approx(
+        4.0 - PRUDENCE * 2.5
+    )
 
 
 def test_a_prompt_is_never_refused_for_its_own_length() -> None:
     forecast = measured(0, 100, 0)
     assert forecast.excess(Ahead(0, 0, 1), STANDARD, 10**6, 3.0) == 0.0
-    assert forecast.excess(Ahead(1400, 1, 1), STANDARD, 10**6, 3.0) == 0.0
+    assert forecast.excess(Ahead(800, 1, 1), STANDARD, 10**6, 3.0) == 0.0
 
 
 def test_a_vip_is_refused_only_when_more_vips_come_than_fit() -> None:
