@@ -55,9 +55,15 @@ class ScriptedExecutor:
     one that runs alone, so the suites that compare the two see it.
     """
 
-    def __init__(self, core: EngineCore, next_token: NextToken = hashed_next) -> None:
+    def __init__(
+        self, core: EngineCore, next_token: NextToken = hashed_next, *, host_segment: int = 2
+    ) -> None:
         self._grid = core.grid
         self._size = core.settings.block_size
+        self._host: list[list[int | None]] = []  # grows by `host_segment` blocks when full
+        self._most_host = core.settings.num_host_blocks
+        self._host_segment = host_segment
+        self._grow_host()
         self._pool: list[list[int | None]] = [
             [None] * self._size for _ in range(core.settings.num_blocks)
         ]
@@ -74,6 +80,7 @@ class ScriptedExecutor:
     def collect(self) -> StepResult:
         """Runs the oldest plan."""
         plan, tables = self._submitted.popleft()
+        self._move(plan)
         copied = {copy.target: list(self._pool[copy.source]) for copy in plan.copies}
         assert len(copied) == len(plan.copies), "two copies have one target"
         for target, content in copied.items():
@@ -96,10 +103,29 @@ class ScriptedExecutor:
         self.num_draws += len(drawn)
         self._last = drawn
         scores = tuple(tuple(TokenLogprob(t, -2.0) for t in s.targets) for s in plan.scores)
-        return StepResult(plan.step, drawn, tuple(logprobs), scores)
+        return StepResult(plan.step, drawn, tuple(logprobs), scores, len(self._host))
 
     def close(self) -> None:
         """Holds nothing."""
+
+    def _move(self, plan: StepPlan) -> None:
+        """Saves, then loads; what was never written must not be moved."""
+        assert len({save.host for save in plan.saves}) == len(plan.saves), "saved over a save"
+        assert len({load.device for load in plan.loads}) == len(plan.loads), "loaded over a load"
+        for save in plan.saves:
+            content = self._pool[save.device]
+            assert None not in content, f"block {save.device} is saved before it is full"
+            self._host[save.host] = list(content)
+        for load in plan.loads:
+            content = self._host[load.host]
+            assert None not in content, f"host block {load.host} is loaded before it is saved"
+            self._pool[load.device] = list(content)
+        if plan.saves and max(save.host for save in plan.saves) + 1 == len(self._host):
+            self._grow_host()
+
+    def _grow_host(self) -> None:
+        more = min(self._host_segment, self._most_host - len(self._host))
+        self._host += [[None] * self._size for _ in range(more)]
 
     def _write(self, table: list[int], position: int, token: int) -> None:
         self._pool[table[position // self._size]][position % self._size] = token
@@ -121,6 +147,8 @@ def engine_settings(
     max_waiting_requests: int = 1000,
     max_waiting_tokens: int = 100_000,
     itl_target: Seconds | None = None,
+    num_host_blocks: int = 0,
+    prefix_cache_ttl: float = 0.0,
 ) -> ResolvedEngine:
     """Small settings, so that tests meet every border."""
     return ResolvedEngine(
@@ -133,6 +161,8 @@ def engine_settings(
         max_waiting_requests=max_waiting_requests,
         max_waiting_tokens=max_waiting_tokens,
         itl_target=itl_target,
+        num_host_blocks=num_host_blocks,
+        prefix_cache_ttl=prefix_cache_ttl,
     )
 
 

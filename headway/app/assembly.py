@@ -5,12 +5,14 @@ from array import array
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
 from headway.core.base.errors import NotEnoughMemory
 from headway.core.base.model_card import ModelCard
 from headway.core.base.units import Seconds
 from headway.core.engine.core import EngineCore
 from headway.core.engine.executor import Executor
-from headway.core.engine.settings import EngineSettings, ResolvedEngine, resolve
+from headway.core.engine.settings import EngineSettings, ResolvedEngine, host_blocks, resolve
 from headway.core.messages.health import LoadProgress, ReplicaHello
 from headway.core.messages.path import Sampling
 from headway.core.messages.step import SamplingState, ScoreWork, StepPlan
@@ -91,16 +93,28 @@ def loaded(
 
 
 def resolve_engine(
-    settings: EngineSettings, model: LoadedWeights, free_bytes: int | None
+    settings: EngineSettings,
+    model: LoadedWeights,
+    free_bytes: int | None,
+    host_bytes: int | None = None,
 ) -> ResolvedEngine:
-    """Every open setting answered, the weights being there; raises NotEnoughMemory."""
-    if free_bytes is None:
-        free_bytes = settings.kv_cache_memory_bytes
-    if free_bytes is None:
+    """Every open setting answered, the weights being there; raises NotEnoughMemory.
+
+    free_bytes  what the device could still give
+    host_bytes  the same of the machine, where that is not the same memory
+    """
+    pool_bytes = settings.kv_cache_memory_bytes if free_bytes is None else free_bytes
+    if pool_bytes is None:
         raise NotEnoughMemory(
             "this system does not say how much memory is free; set --kv-cache-memory-bytes"
         )
-    return resolve(settings, model.card, free_bytes, model.bytes_per_kv_value)
+    engine = resolve(settings, model.card, pool_bytes, model.bytes_per_kv_value)
+    block_bytes = model.card.kv_bytes_per_token(model.bytes_per_kv_value) * engine.block_size
+    if host_bytes is None and free_bytes is not None:
+        host_bytes = free_bytes - engine.num_blocks * block_bytes
+    return msgspec.structs.replace(
+        engine, num_host_blocks=host_blocks(settings, block_bytes, host_bytes)
+    )
 
 
 def warm_up(executor: Executor) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from headway.app.assembly import GIB, assemble, loaded, resolve_engine
 from headway.compute.cpu.conversion import packed_type
 from headway.compute.cpu.executor import CpuExecutor
+from headway.compute.cpu.host_tier import HostMemory
 from headway.compute.cpu.loading import load_model
 from headway.compute.cpu.sampler import warm_up
 from headway.compute.cpu.settings import CpuSettings, Quantization
@@ -43,7 +44,13 @@ def load_cpu(launch: Launch, progress: Callable[[LoadProgress], None], clock: Cl
         model_file,
         engine,
         model,
-        lambda core: CpuExecutor(model, engine, core.grid.view, core.grid.width),
+        lambda core: CpuExecutor(
+            model,
+            engine,
+            core.grid.view,
+            core.grid.width,
+            HostMemory(available_bytes, is_checked=spec.check_when_idle),
+        ),
         progress,
     )
     return loaded(model, engine, parts, Seconds(clock.now() - began))

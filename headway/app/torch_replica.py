@@ -40,7 +40,9 @@ def load_torch(launch: Launch, progress: Callable[[LoadProgress], None], clock: 
         settings,
         lambda done, total: progress(LoadProgress(stage="weights", done=done, total=total)),
     )
-    engine = resolve_engine(spec.engine, model, free_bytes(model))
+    on_cpu = settings.device == DeviceChoice.CPU
+    host_bytes = None if on_cpu else available_bytes()
+    engine = resolve_engine(spec.engine, model, free_bytes(model), host_bytes)
     parts = assemble(
         model_file,
         engine,

@@ -30,7 +30,14 @@ from headway.core.engine.core import EngineCore
 from headway.core.engine.executor import Executor
 from headway.core.engine.settings import ResolvedEngine
 from headway.core.messages.path import Sampling
-from headway.core.messages.step import BlockCopy, SamplingState, ScoreWork, StepPlan, StepResult
+from headway.core.messages.step import (
+    BlockCopy,
+    BlockMove,
+    SamplingState,
+    ScoreWork,
+    StepPlan,
+    StepResult,
+)
 from tests.fakes import ScriptedExecutor, engine_settings
 from tests.parity.cards import read_card
 from tests.parity.tiny_llama import TinyLlama, write_gguf
@@ -39,9 +46,14 @@ BLOCK_SIZE = 16
 WIDTH = 16
 NUM_LINES = 6
 NUM_BLOCKS = 128
+NUM_HOST = 8
 BFLOAT16_NAN = 0x7FC0
 ENGINE = engine_settings(
-    block_size=BLOCK_SIZE, num_blocks=NUM_BLOCKS, max_num_batched_tokens=64, max_num_seqs=NUM_LINES
+    block_size=BLOCK_SIZE,
+    num_blocks=NUM_BLOCKS,
+    max_num_batched_tokens=64,
+    max_num_seqs=NUM_LINES,
+    num_host_blocks=NUM_HOST,
 )
 
 Make = Callable[["array[int]"], Executor]
@@ -162,6 +174,7 @@ class Bench:
         *,
         copies: tuple[BlockCopy, ...] = (),
         scores: tuple[ScoreWork, ...] = (),
+        moves: tuple[tuple[BlockMove, ...], tuple[BlockMove, ...]] = ((), ()),
     ) -> StepPlan:
         """`(line, number of tokens)` each; a row that reaches its last token is sampled."""
         sampled = [
@@ -185,6 +198,8 @@ class Bench:
             positions=array("i", [len(line.tokens) - line.num_prompt for _, line in sampled]),
             states=tuple(line.state for _, line in sampled),
             scores=scores,
+            saves=moves[0],
+            loads=moves[1],
         )
         for line, count in work:
             line.computed += count
@@ -362,6 +377,40 @@ def test_each_target_of_a_score_gets_one_logprob(make: Make) -> None:
     (scored,) = bench.executor.collect().scores
     assert [each.token_id for each in scored] == targets.tolist()
     assert all(-9999.0 <= each.logprob <= 0.0 for each in scored)
+
+
+@pytest.mark.spec("D3")
+@SAMPLINGS
+@pytest.mark.parametrize("length", [16, 22, 33])
+def test_a_sequence_goes_on_as_before_after_its_blocks_were_on_the_host(
+    make: Make, sampling: Sampling, length: int
+) -> None:
+    """Its blocks come back elsewhere, in a step that saves another block into its old place."""
+    want = alone(make, prompt(length), sampling, 8)
+    bench = Bench(make, shuffle=4)
+    other, line = Line(0, prompt(20, seed=1), GREEDY), Line(1, prompt(length), sampling)
+    result = bench.step([(other, 20), (line, length)])
+    assert result.num_host_blocks >= 2, "room on the host is there before it is needed"
+    full = length // BLOCK_SIZE
+    old = list(bench.grid[WIDTH : WIDTH + full])
+    saves = tuple(BlockMove(block, at) for at, block in enumerate(old))
+    bench.executor.submit(bench.plan([(other, 1)], moves=(saves, ())))
+    other.tokens += bench.executor.collect().token_ids
+    # Saves, loads and copies of one step, each into what the one before it has read.
+    new = [bench.free[at] for at in range(full)]
+    first = bench.grid[0]
+    moves = (
+        (BlockMove(first, full),),
+        (*(BlockMove(block, at) for at, block in enumerate(new)), BlockMove(old[0], full)),
+    )
+    bench.grid[WIDTH : WIDTH + full] = array("i", new)
+    copy = BlockCopy(old[0], first)
+    bench.executor.submit(bench.plan([(line, 1), (other, 1)], copies=(copy,), moves=moves))
+    for each, token in zip((line, other), bench.executor.collect().token_ids, strict=True):
+        each.tokens.append(token)
+    bench.decode([line, other], 6)
+    assert line.output == want
+    assert other.output == alone(make, prompt(20, seed=1), GREEDY, 9)
 
 
 def test_closing_twice_is_harmless(make: Make) -> None:

@@ -77,9 +77,18 @@ def run(drive: Drive, case: Traffic) -> None:
     slots=st.integers(1, 5),
     blocks=st.integers(16, 40),
     caching=st.booleans(),
+    host=st.sampled_from([0, 1, 3, 8, 40]),
+    ttl=st.sampled_from([0, 0, 5]),
 )
 def test_any_mix_gives_the_same_answers_as_each_request_alone(
-    case: Traffic, depth: int, budget: int, slots: int, blocks: int, caching: bool
+    case: Traffic,
+    depth: int,
+    budget: int,
+    slots: int,
+    blocks: int,
+    caching: bool,
+    host: int,
+    ttl: int,
 ) -> None:
     mixed = machine(
         depth,
@@ -87,6 +96,8 @@ def test_any_mix_gives_the_same_answers_as_each_request_alone(
         max_num_seqs=slots,
         num_blocks=blocks,
         enable_prefix_caching=caching,
+        num_host_blocks=host,
+        prefix_cache_ttl=ttl,
     )
     run(mixed, case)
     for index, wanted in enumerate(case.requests):
@@ -105,22 +116,33 @@ def test_any_mix_gives_the_same_answers_as_each_request_alone(
     status = mixed.core.status()
     assert (status.num_running, status.num_waiting) == (0, 0)
     assert status.free_blocks + status.cached_blocks == status.total_blocks
+    assert status.host_blocks_used <= host
 
 
 @settings(max_examples=EXAMPLES * 60)
-@given(case=traffic(), budget=st.integers(3, 24), blocks=st.integers(16, 40))
+@given(
+    case=traffic(),
+    budget=st.integers(3, 24),
+    blocks=st.integers(16, 40),
+    host=st.sampled_from([0, 2, 20]),
+)
 def test_plans_keep_budget_cover_continuity_and_exclusive_write(
-    case: Traffic, budget: int, blocks: int
+    case: Traffic, budget: int, blocks: int, host: int
 ) -> None:
-    drive = machine(max_num_batched_tokens=budget, max_num_seqs=3, num_blocks=blocks)
+    drive = machine(
+        max_num_batched_tokens=budget, max_num_seqs=3, num_blocks=blocks, num_host_blocks=host
+    )
     core, plan_of = drive.core, drive.core.plan
     kv = core.scheduler.kv
 
     def checked(now: float):  # type: ignore[no-untyped-def]
         computed = {s.id: s.num_computed for s in core.scheduler.running.values()}
+        preemptions = core.status().preemptions
         plan = plan_of(now)  # type: ignore[arg-type]
         if plan is None:
             return None
+        if core.status().preemptions > preemptions:
+            computed = {}  # one that was stopped may start again in the same step
         assert sum(plan.num_tokens) <= budget
         assert len(plan.tables) <= 3
         assert len(set(plan.sequence_ids)) == len(plan.sequence_ids)
@@ -140,8 +162,9 @@ def test_plans_keep_budget_cover_continuity_and_exclusive_write(
 @settings(max_examples=EXAMPLES * 30)
 @given(case=traffic())
 def test_the_same_traffic_gives_the_same_plans(case: Traffic) -> None:
-    one, two = machine(num_blocks=20), machine(num_blocks=20)
+    one, two = (machine(num_blocks=20, num_host_blocks=9) for _ in range(2))
     run(one, case)
     run(two, case)
     assert [plan.token_ids for plan in one.plans] == [plan.token_ids for plan in two.plans]
     assert [plan.sequence_ids for plan in one.plans] == [p.sequence_ids for p in two.plans]
+    assert [plan.loads for plan in one.plans] == [plan.loads for plan in two.plans]

@@ -6,8 +6,10 @@ from random import Random
 import pytest
 
 from headway.compute.cpu.executor import CpuExecutor
+from headway.compute.cpu.host_tier import HostMemory
 from headway.compute.cpu.loading import LoadedModel, load_model
 from headway.compute.cpu.settings import CpuSettings
+from headway.core.base.units import Seconds
 from headway.core.engine.core import EngineCore
 from headway.core.messages.path import EngineRequest, Sampling, Tokens
 from headway.service.loaders.model_files import ModelFile
@@ -30,6 +32,8 @@ class Mix:
     num_blocks: int
     caching: bool
     depth: int
+    num_host_blocks: int = 0
+    preempt_every: int = 0  # steps after which somebody is stopped without need; 0: never
 
 
 def random_mix(rng: Random) -> Mix:
@@ -42,6 +46,8 @@ def random_mix(rng: Random) -> Mix:
         num_blocks=rng.choice((9, 14, 60)),  # few enough that sequences are preempted
         caching=rng.random() < 0.5,
         depth=rng.randint(0, 1),
+        num_host_blocks=rng.choice((0, 3, 40)),
+        preempt_every=rng.choice((0, 2, 7)),
     )
 
 
@@ -53,9 +59,11 @@ def drive(model: LoadedModel, file: ModelFile, mix: Mix) -> Drive:
         block_size=16,
         num_blocks=mix.num_blocks,
         enable_prefix_caching=mix.caching,
+        num_host_blocks=mix.num_host_blocks,
     )
     core = EngineCore(settings, build_tokenizer(file))
-    executor = CpuExecutor(model, settings, core.grid.view, core.grid.width)
+    host = HostMemory(is_checked=True, segment_bytes=1 << 20)
+    executor = CpuExecutor(model, settings, core.grid.view, core.grid.width, host)
     return Drive(core, executor, mix.depth)
 
 
@@ -89,12 +97,22 @@ def bits(answer: Answer) -> list[tuple[object, ...]]:
     ]
 
 
+def preempt_one(served: Drive, step: int) -> None:
+    """Stop one of the running sequences, whoever's turn it is."""
+    scheduler = served.core.scheduler
+    if scheduler.running:
+        running = list(scheduler.running.values())
+        scheduler._preempt(running[step % len(running)], Seconds(served.now))
+
+
 def serve(model: LoadedModel, file: ModelFile, mix: Mix, requests: list[EngineRequest]) -> Drive:
     served = drive(model, file, mix)
     for step in range(5000):
         for index, arrival in zip(mix.order, mix.arrivals, strict=True):
             if arrival == step:
                 served.add(requests[index])
+        if mix.preempt_every and step % mix.preempt_every == 1:
+            preempt_one(served, step)
         if not served.step() and step >= max(mix.arrivals):
             served.executor.close()
             return served
@@ -115,14 +133,19 @@ def test_answers_are_bit_identical_alone_and_in_any_mix(
         served = serve(model, smollm2, Mix((index,), (0,), 1, 512, 60, False, 0), requests)
         alone[each.id] = bits(served.answers[each.id])
     rng = Random(1000 + threads)
-    preemptions = 0
+    preemptions = swapped = brought_back = 0
     everybody = tuple(range(NUM_REQUESTS))
     crowded = Mix(everybody, (0,) * NUM_REQUESTS, 12, 256, 12, False, 1)
     for number in range(scaled(200) // 2):
         mix = crowded if number == 0 else random_mix(rng)
         served = serve(model, smollm2, mix, requests)
-        preemptions += served.core.status().preemptions
+        status = served.core.status()
+        preemptions += status.preemptions - status.preemptions_swapped
+        swapped += status.preemptions_swapped
+        brought_back += status.swapped_in_blocks
         for index in mix.order:
             name = requests[index].id
             assert bits(served.answers[name]) == alone[name], (number, mix, name)
     assert preemptions > 0
+    assert swapped > 0
+    assert brought_back > 0

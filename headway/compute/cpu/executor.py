@@ -10,6 +10,7 @@ import numpy.typing as npt
 from headway.compute.batch.flat import FlatStep, Int32s, flatten
 from headway.compute.cpu.attention_plan import AttentionPlan, plan_attention
 from headway.compute.cpu.entry import gemm_address
+from headway.compute.cpu.host_tier import HostMemory, HostTier
 from headway.compute.cpu.kvpool import KvPool, KvShape
 from headway.compute.cpu.loading import LoadedModel
 from headway.compute.cpu.logprobs import score_tokens
@@ -39,12 +40,18 @@ class CpuExecutor:
     """
 
     def __init__(
-        self, model: LoadedModel, engine: ResolvedEngine, grid: memoryview, width: int
+        self,
+        model: LoadedModel,
+        engine: ResolvedEngine,
+        grid: memoryview,
+        width: int,
+        host: HostMemory | None = None,
     ) -> None:
         """Take the KV pool's memory; raises NotEnoughMemory, and InvalidSetting.
 
         grid  flat, 32-bit integers, `width` a line: block ids of each sequence. It is the
               engine's, and is read in `submit` only.
+        host  where the host tier's memory comes from
         """
         if engine.block_size % LANES:
             raise InvalidSetting(
@@ -65,6 +72,8 @@ class CpuExecutor:
                 dtype=model.kv_dtype,
             )
         )
+        arrays = (self._pool.keys, self._pool.values)
+        self._host = HostTier(arrays, engine.num_host_blocks, host or HostMemory())
         self._team = Team(model.threads)
         self._work = Workspace(card, model.weights, engine, model.threads)
         self._gemm = gemm_address(model.isa)
@@ -92,6 +101,7 @@ class CpuExecutor:
         """Run the oldest plan."""
         flat = self._queue.popleft()
         plan = flat.plan
+        moves_s = self._host.move(plan.saves, plan.loads)
         if plan.copies:
             sources, targets = zip(*plan.copies, strict=True)
             self._pool.copy_blocks(sources, targets)
@@ -102,12 +112,20 @@ class CpuExecutor:
             token_ids, logprobs = draw_tokens(logits, self._draws(plan))
         scores = tuple(self._score(flat, work) for work in plan.scores)
         self._previous_draws = token_ids
-        return StepResult(step=plan.step, token_ids=token_ids, logprobs=logprobs, scores=scores)
+        return StepResult(
+            step=plan.step,
+            token_ids=token_ids,
+            logprobs=logprobs,
+            scores=scores,
+            num_host_blocks=self._host.num_ready,
+            moves_s=moves_s,
+        )
 
     def close(self) -> None:
         """Free the KV pool, end the threads, and forget plans that were not collected."""
         self._queue.clear()
         self._team.close()
+        self._host.close()
         self._pool.close()
         self._grid = np.empty((0, 1), dtype=np.int32)
 

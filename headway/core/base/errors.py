@@ -16,11 +16,13 @@ HeadwayError
 │   └── RateLimited             429, carries retry_after_s
 ├── CapacityError               try later or elsewhere        503, carries retry_after_s
 │   ├── QueueFull
+│   ├── DeadlineUnmeetable
 │   └── ShuttingDown
 ├── ReplicaError                one replica failed, not all       503, carries retry_after_s
 │   ├── ReplicaLost
 │   └── ReplicaNotReady
 ├── InternalError               our own bug, said without details           500
+├── CorruptBlock                KV in memory is not what was saved: the engine ends
 ├── BadFrame                    bytes between our processes that are no message: dropped
 └── StartError                  the process cannot start                    exit code 2
     ├── InvalidSetting          names the setting, its value and what to do
@@ -154,6 +156,12 @@ class QueueFull(CapacityError):
     code = "queue_full"
 
 
+class DeadlineUnmeetable(CapacityError):
+    """The first token would come later than the request's class is promised."""
+
+    code = "deadline_unmeetable"
+
+
 class ShuttingDown(CapacityError):
     """The server is draining; another one, or this one restarted, will answer."""
 
@@ -188,6 +196,10 @@ class InternalError(HeadwayError):
     """A bug of ours; the log has the details under the same request id."""
 
     code = "internal_error"
+
+
+class CorruptBlock(HeadwayError):
+    """A KV block of the host tier changed between being saved and loaded; names the block."""
 
 
 class BadFrame(HeadwayError):

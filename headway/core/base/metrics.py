@@ -41,6 +41,7 @@ class Outcome(Enum):
     INVALID = "invalid"  # 4xx: the client must change the request
     UNAUTHORIZED = "unauthorized"
     REJECTED_QUEUE_FULL = "rejected_queue_full"
+    REJECTED_DEADLINE = "rejected_deadline"  # its first token would have come too late
     REJECTED_SHUTTING_DOWN = "rejected_shutting_down"
     REJECTED_NOT_READY = "rejected_not_ready"  # no engine can answer now
     ERROR = "error"  # it was taken and then failed
@@ -266,11 +267,86 @@ QUEUE_LIMIT_TOKENS = Metric(
     help="Most prompt tokens that may wait",
     unit="tokens",
 )
+PRESSURE_RUNG = Metric(
+    name="headway_pressure_rung",
+    kind=Kind.GAUGE,
+    help="Rung of the pressure ladder: 0 normal, 1 swap, 2 hold, 3 refuse best effort",
+    alert=">= 2 for 5 minutes",
+)
+WAITING_BY_CLASS = Metric(
+    name="headway_waiting_sequences",
+    kind=Kind.GAUGE,
+    help="Sequences that wait in the engine, preempted ones included, by class",
+    labels=(*OWN, "slo_class"),
+    unit="sequences",
+)
+PREFILL_RATE = Metric(
+    name="headway_prefill_tokens_per_second",
+    kind=Kind.GAUGE,
+    help="Prompt tokens computed a second of the steps that compute any, lately",
+    unit="tokens/s",
+)
+BEST_EFFORT_WAIT = Metric(
+    name="headway_best_effort_wait_seconds",
+    kind=Kind.GAUGE,
+    help="How long a best-effort request that came now would wait for its first token",
+    unit="s",
+)
+CLASS_PREEMPTIONS = Metric(
+    name="headway_class_preemptions_total",
+    kind=Kind.COUNTER,
+    help="Sequences stopped for a request of a more important class",
+    unit="sequences",
+)
 CACHED_TOKENS = Metric(
     name="headway_cached_prompt_tokens_total",
     kind=Kind.COUNTER,
     help="Prompt tokens of finished requests that came from the prefix cache, as in usage",
     unit="tokens",
+)
+PREFIX_HOST_HITS = Metric(
+    name="headway_prefix_cache_host_hits_total",
+    kind=Kind.COUNTER,
+    help="Prompt tokens found in the prefix cache that came back from the host tier",
+    unit="tokens",
+)
+PREFIX_MISSES = Metric(
+    name="headway_prefix_cache_misses_total",
+    kind=Kind.COUNTER,
+    help="Requests that started with part of their prompt not cached, by reason: differs, "
+    "evicted, other_salt, no_room, not_shared",
+    labels=(*OWN, "reason"),
+    unit="requests",
+)
+SWAPPED_OUT = Metric(
+    name="headway_kv_swapped_out_blocks_total",
+    kind=Kind.COUNTER,
+    help="KV blocks copied to the host tier",
+    unit="blocks",
+)
+SWAPPED_IN = Metric(
+    name="headway_kv_swapped_in_blocks_total",
+    kind=Kind.COUNTER,
+    help="KV blocks copied back from the host tier",
+    unit="blocks",
+)
+SWAP_PREEMPTIONS = Metric(
+    name="headway_preemptions_swapped_total",
+    kind=Kind.COUNTER,
+    help="Sequences stopped whose blocks were kept in the host tier; the others compute again",
+    unit="sequences",
+)
+HOST_BLOCKS_USED = Metric(
+    name="headway_kv_host_blocks_used",
+    kind=Kind.GAUGE,
+    help="Blocks of the host tier that hold something",
+    unit="blocks",
+)
+HOST_BLOCKS_TOTAL = Metric(
+    name="headway_kv_host_blocks",
+    kind=Kind.GAUGE,
+    help="Most blocks of the host tier; their memory is taken as it is needed",
+    unit="blocks",
 )
 ENGINE_STEPS = Metric(
     name="headway_engine_steps_total",

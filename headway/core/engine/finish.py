@@ -19,6 +19,7 @@ class Ledger:
     generated_tokens: int = 0
     prefix_queries: int = 0  # prompt tokens looked up when a request first started
     prefix_hits: int = 0
+    prefix_host_hits: int = 0  # those of them that came from the host tier
     wasted_rows: int = 0
     last_commit: float = 0.0  # on the engine's clock
 

@@ -2,11 +2,12 @@
 
 from array import array
 
+from headway.core.kv.tiers import Moves
 from headway.core.messages.step import SamplingState, ScoreWork, StepPlan
 from headway.core.sched.scheduler import Row
 
 
-def build_plan(step: int, rows: list[Row], previous: StepPlan | None) -> StepPlan:
+def build_plan(step: int, rows: list[Row], previous: StepPlan | None, moves: Moves) -> StepPlan:
     """Columns of one step; rows that end their sequence's known tokens are sampled.
 
     `previous` is the plan in flight, if there is one: a row whose input token it is
@@ -46,6 +47,8 @@ def build_plan(step: int, rows: list[Row], previous: StepPlan | None) -> StepPla
         pending_rows=pending_rows,
         pending_from=pending_from,
         scores=tuple(scores),
+        saves=moves.saves,
+        loads=moves.loads,
     )
 
 

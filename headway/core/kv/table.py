@@ -2,6 +2,8 @@
 
 from array import array
 
+from headway.core.messages.path import CacheMiss
+
 UNUSED = 0  # content of grid cells past a sequence's end; never read
 
 
@@ -54,7 +56,16 @@ class BlockTable:
     Only KvManager changes it.
     """
 
-    __slots__ = ("blocks", "hashes", "num_cached", "num_named", "root", "row")
+    __slots__ = (
+        "blocks",
+        "hashes",
+        "miss",
+        "num_cached",
+        "num_cached_host",
+        "num_named",
+        "root",
+        "row",
+    )
 
     def __init__(self, row: int, root: bytes) -> None:
         self.row = row
@@ -63,3 +74,5 @@ class BlockTable:
         self.hashes: list[bytes] = []  # names of leading full blocks, also of some to come
         self.num_named = 0  # leading blocks that are full and were offered to the prefix tree
         self.num_cached = 0  # leading tokens that came out of the prefix cache
+        self.num_cached_host = 0  # those of them that the next plan brings from the host tier
+        self.miss = CacheMiss.NONE  # why they are not more

@@ -22,8 +22,19 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     generated_tokens: int = 0
     prefix_queries: int = 0  # prompt tokens looked up
     prefix_hits: int = 0  # prompt tokens found
+    prefix_host_hits: int = 0  # those of them that came from the host tier
     preemptions: int = 0
+    preemptions_swapped: int = 0  # of them: kept in the host tier, not to be computed again
+    swapped_out_blocks: int = 0  # copied to the host tier
+    swapped_in_blocks: int = 0  # copied back
     wasted_rows: int = 0  # planned in flight, dropped because their sequence had ended
+    preemptions_for_class: int = 0  # of them: for a more important class
+    rung: int = 0  # of the pressure ladder: 0 normal, 1 swap, 2 hold, 3 refuse
+    waiting_by_class: tuple[int, ...] = ()  # sequences: vip, standard, internal
+    prefill_rate: float = 0.0  # prompt tokens a second, lately; 0: not measured
+    best_effort_wait_s: float = 0.0  # for the first token of a best-effort request that came now
+    host_blocks_used: int = 0  # blocks of the host tier that hold something
+    host_blocks_total: int = 0  # its limit; memory for them is taken as it is needed
     memory_used: int = 0  # bytes of weights and of KV blocks in use
     memory_budget: int = 0  # bytes of weights and of the whole KV pool
 

@@ -22,6 +22,20 @@ class FinishReason(Enum):
     ERROR = "error"  # `Finished.error` says what
 
 
+class CacheMiss(Enum):
+    """Why no more of a prompt came out of the prefix cache; for operators, not for clients.
+
+    (That a prompt is known under another salt is what salts are there to hide.)
+    """
+
+    NONE = "none"  # all that can be shared was found
+    DIFFERS = "differs"  # nothing computed lately goes on like it
+    EVICTED = "evicted"  # the next block was there, and was dropped
+    OTHER_SALT = "other_salt"  # it begins like a prompt that was computed under another salt
+    NO_ROOM = "no_room"  # the next block is in the host tier, and no device block was free
+    NOT_SHARED = "not_shared"  # the cache is off, or the request needs every position computed
+
+
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """How to draw tokens; all values are already validated and inside their ranges."""
 
@@ -56,6 +70,11 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling
     num_choices: int = 1  # `n`; choices share the prompt's blocks
     cache_salt: bytes = b""  # different salts never share blocks
+    slo_class: int = 1  # tenancy.SloClass: 0 vip, 1 standard, 2 internal
+    tenant: str = ""  # shares its class by weight; "" is everybody without a tenant
+    tenant_weight: float = 1.0  # > 0
+    first_token_budget_s: float | None = None  # from arrival at the engine; None: no promise
+    priority: int = 0  # orders the tenant's own requests of one deadline; lower goes first
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -86,7 +105,9 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
 
     request_id: str
     at: Seconds  # replica clock
-    cached_tokens: int
+    cached_tokens: int  # the prompt differs from what is cached in the block that begins here
+    cached_host_tokens: int = 0  # those of them that were brought back from the host tier
+    miss_reason: CacheMiss = CacheMiss.NONE
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True, tag="tokens"):
@@ -111,6 +132,7 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, tag="finished"):
     usage: Usage
     error: str | None = None  # message for the client, with reason ERROR
     error_code: str | None = None  # `code` of the error's class
+    retry_after_s: float | None = None  # with an error that waiting helps against
 
 
 Event = Started | Tokens | Finished

@@ -24,6 +24,13 @@ class BlockCopy(NamedTuple):
     target: int
 
 
+class BlockMove(NamedTuple):
+    """Copy the KV of a whole block, all layers, between the device and the host tier."""
+
+    device: int
+    host: int
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingState:
     """What the draws of one sequence depend on; made once, lent to every plan.
@@ -56,7 +63,9 @@ class StepPlan:
     starts        [R]  position of the row's first token
     num_tokens    [R]  >= 1; 1 is plain decode
     token_ids     [sum(num_tokens)]  input tokens, row after row
-    copies             block copies to do first
+    saves              blocks to copy from the device to the host tier, before anything else
+    loads              blocks to copy back, after all saves; no two have one target
+    copies             block copies to do then, before anything is computed
     sample_rows   [S]  rows whose last position's logits are drawn from, ascending
     positions     [S]  output position of each draw: 0 is the first token after the prompt
     states        [S]  parameters and history of each draw
@@ -78,13 +87,21 @@ class StepPlan:
     pending_rows: "array[int]" = field(default_factory=lambda: array("i"))
     pending_from: "array[int]" = field(default_factory=lambda: array("i"))
     scores: tuple[ScoreWork, ...] = ()
+    saves: tuple[BlockMove, ...] = ()
+    loads: tuple[BlockMove, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step drew: one token a sampled row, in the plan's order."""
+    """What a step drew: one token a sampled row, in the plan's order.
+
+    num_host_blocks  blocks of the host tier that there is memory for now; never falls
+    moves_s          seconds that the plan's saves and loads took
+    """
 
     step: int
     token_ids: "array[int]"  # [S]
     logprobs: tuple[TokenLogprob | None, ...]  # [S], None where not asked for
     scores: tuple[tuple[TokenLogprob, ...], ...] = ()  # one inner tuple a ScoreWork
+    num_host_blocks: int = 0
+    moves_s: float = 0.0

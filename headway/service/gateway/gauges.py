@@ -9,6 +9,7 @@ from headway.core.base.metrics import RATE_WINDOW_S
 from headway.core.base.units import Seconds
 from headway.core.messages.health import ReplicaStatus
 from headway.core.route.admit import Admitter
+from headway.core.tenancy.tenant import SloClass
 from headway.service.gateway.meter import Meter
 from headway.service.observe.prometheus import Sample
 from headway.service.wire.transport import ReplicaState, ReplicaView, Transport
@@ -20,7 +21,12 @@ TOTALS: Mapping[str, tuple[metrics.Metric, ...]] = {
     "generated_tokens": (metrics.ENGINE_TOKENS,),
     "prefix_queries": (metrics.VLLM_PREFIX_QUERIES,),
     "prefix_hits": (metrics.VLLM_PREFIX_HITS,),
+    "prefix_host_hits": (metrics.PREFIX_HOST_HITS,),
+    "swapped_out_blocks": (metrics.SWAPPED_OUT,),
+    "swapped_in_blocks": (metrics.SWAPPED_IN,),
+    "preemptions_swapped": (metrics.SWAP_PREEMPTIONS,),
     "preemptions": (metrics.PREEMPTIONS, metrics.VLLM_PREEMPTIONS),
+    "preemptions_for_class": (metrics.CLASS_PREEMPTIONS,),
     "wasted_rows": (metrics.ENGINE_WASTED,),
 }
 
@@ -145,10 +151,18 @@ class Gauges:
         yield Sample(metrics.VLLM_RUNNING, status.num_running)
         yield Sample(metrics.VLLM_WAITING, status.num_waiting)
         yield Sample(metrics.VLLM_KV_USAGE, _share(used, status.total_blocks))
+        yield Sample(metrics.HOST_BLOCKS_USED, status.host_blocks_used)
+        yield Sample(metrics.HOST_BLOCKS_TOTAL, status.host_blocks_total)
         yield Sample(metrics.MEMORY_UTILIZATION, _share(status.memory_used, status.memory_budget))
         yield Sample(metrics.KV_CACHE_HIT_RATE, _share(totals.grown("prefix_hits"), queries))
         yield Sample(metrics.GENERATION_THROUGHPUT, totals.rate("generated_tokens", now))
         yield Sample(metrics.BATCH_SIZE_AVG, totals.mean_step_rows())
+        yield Sample(metrics.PRESSURE_RUNG, status.rung)
+        yield Sample(metrics.PREFILL_RATE, status.prefill_rate)
+        yield Sample(metrics.BEST_EFFORT_WAIT, status.best_effort_wait_s)
+        for slo_class, waiting in zip(SloClass, status.waiting_by_class, strict=False):
+            labels = {"slo_class": slo_class.name.lower()}
+            yield Sample(metrics.WAITING_BY_CLASS, waiting, labels)
 
 
 def _share(part: int, whole: int) -> float:

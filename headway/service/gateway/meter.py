@@ -7,6 +7,7 @@ from headway.core.base import metrics
 from headway.core.base.clock import Clock
 from headway.core.base.errors import (
     ClientError,
+    DeadlineUnmeetable,
     HeadwayError,
     QueueFull,
     ReplicaNotReady,
@@ -15,7 +16,15 @@ from headway.core.base.errors import (
 )
 from headway.core.base.metrics import Outcome
 from headway.core.base.units import Seconds
-from headway.core.messages.path import EngineRequest, Event, Finished, FinishReason, Tokens
+from headway.core.messages.path import (
+    CacheMiss,
+    EngineRequest,
+    Event,
+    Finished,
+    FinishReason,
+    Started,
+    Tokens,
+)
 from headway.service.observe.prometheus import Exporter
 
 log = logging.getLogger(__name__)
@@ -30,6 +39,7 @@ OUTCOMES: Sequence[tuple[type[HeadwayError], Outcome]] = (
     (Unauthorized, Outcome.UNAUTHORIZED),
     (ClientError, Outcome.INVALID),
     (QueueFull, Outcome.REJECTED_QUEUE_FULL),
+    (DeadlineUnmeetable, Outcome.REJECTED_DEADLINE),
     (ShuttingDown, Outcome.REJECTED_SHUTTING_DOWN),
     (ReplicaNotReady, Outcome.REJECTED_NOT_READY),
 )
@@ -90,12 +100,14 @@ class RequestMeter:
         """An event of one of its engine requests."""
         part = self._parts[event.request_id]
         match event:
+            case Started():
+                if event.miss_reason is not CacheMiss.NONE:
+                    reason = event.miss_reason.value
+                    self._meter.exporter.add(metrics.PREFIX_MISSES, reason=reason)
             case Tokens():
                 self._saw_tokens(part, event)
             case Finished():
                 self._saw_end(part, event)
-            case _:
-                pass
 
     def fail(self, error: HeadwayError, shown_id: str) -> None:
         """The request ended with this error; what had been taken was not rejected."""

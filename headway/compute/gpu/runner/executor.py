@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from headway.compute.gpu.kvpool.device import KvPool, KvShape
+from headway.compute.gpu.kvpool.host import HostTier
 from headway.compute.gpu.runner.batch import StepBatch, make_batch
 from headway.compute.gpu.runner.loading import LoadedModel
 from headway.compute.gpu.sampling.logprobs import score_tokens
@@ -47,6 +48,7 @@ class GpuExecutor:
             head_dim=card.head_dim,
         )
         self._pool = KvPool(shape, model.dtype, model.device)
+        self._host = HostTier(self._pool.data, engine.num_host_blocks)
         self._queue: deque[StepBatch] = deque()
         self._previous_draws: array[int] = array("i")
 
@@ -68,6 +70,7 @@ class GpuExecutor:
         """Run the oldest plan."""
         batch = self._queue.popleft()
         plan, decoder = batch.plan, self._model.decoder
+        moves_s = self._host.move(plan.saves, plan.loads)
         if plan.copies:
             sources, targets = zip(*plan.copies, strict=True)
             self._pool.copy_blocks(sources, targets)
@@ -80,11 +83,19 @@ class GpuExecutor:
             token_ids, logprobs = draw_tokens(logits, self._draws(plan))
         scores = tuple(self._score(batch, hidden, work) for work in plan.scores)
         self._previous_draws = token_ids
-        return StepResult(step=plan.step, token_ids=token_ids, logprobs=logprobs, scores=scores)
+        return StepResult(
+            step=plan.step,
+            token_ids=token_ids,
+            logprobs=logprobs,
+            scores=scores,
+            num_host_blocks=self._host.num_ready,
+            moves_s=moves_s,
+        )
 
     def close(self) -> None:
         """Free the KV pool and forget plans that were not collected."""
         self._queue.clear()
+        self._host.close()
         self._pool.close()
         self._grid = np.empty((0, 1), dtype=np.int32)
 

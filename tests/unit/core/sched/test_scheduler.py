@@ -7,9 +7,10 @@ import pytest
 from headway.core.engine.core import EngineCore
 from headway.core.kv import hashing
 from headway.core.messages.health import ReplicaStatus
-from headway.core.sched import scheduler as scheduling
+from headway.core.sched import room
 from tests.drive import Drive
 from tests.fakes import ByteTokenizer, ScriptedExecutor, engine_settings, greedy, request
+from tests.mixed import INTERNAL, VIP, asked, machine
 
 
 def drive(**settings: int | bool) -> Drive:
@@ -67,22 +68,21 @@ def test_names_kept_with_a_sequence_are_those_of_its_tokens() -> None:
 
 def crowd(monkeypatch: pytest.MonkeyPatch, return_blocks: int, num_blocks: int) -> ReplicaStatus:
     """Eight answers that the pool cannot hold together, to their end."""
-    monkeypatch.setattr(scheduling, "RETURN_BLOCKS", return_blocks)
+    monkeypatch.setattr(room, "RETURN_BLOCKS", return_blocks)
     run = drive(num_blocks=num_blocks, max_num_seqs=8, max_model_len=128, max_num_batched_tokens=64)
     answers = run.run([request(f"r{i}", range(i, i + 9), sampling=greedy(60)) for i in range(8)])
     assert all(answer.finished is not None for answer in answers.values())
     return run.core.status()
 
 
-@pytest.mark.parametrize(("num_blocks", "before"), [(36, 11), (40, 10), (48, 8)])
 def test_a_sequence_that_was_thrown_out_comes_back_to_stay(
-    num_blocks: int, before: int, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    usual = scheduling.RETURN_BLOCKS
-    hasty = crowd(monkeypatch, 1, num_blocks)
-    patient = crowd(monkeypatch, usual, num_blocks)
-    assert hasty.preemptions == before
-    assert patient.preemptions < before
+    usual, pools = room.RETURN_BLOCKS, (36, 40, 48)
+    hasty = [crowd(monkeypatch, 1, num_blocks).preemptions for num_blocks in pools]
+    patient = [crowd(monkeypatch, usual, num_blocks).preemptions for num_blocks in pools]
+    assert sum(patient) < sum(hasty)
+    assert all(p <= h for p, h in zip(patient, hasty, strict=True))
 
 
 def test_sequences_that_each_need_the_whole_pool_end_one_after_the_other() -> None:
@@ -91,3 +91,15 @@ def test_sequences_that_each_need_the_whole_pool_end_one_after_the_other() -> No
     assert {answer.finished is not None for answer in run.answers.values()} == {True}
     assert [len(answer.tokens[0]) for answer in run.answers.values()] == [55, 55, 55]
     assert run.core.status().preemptions <= 3
+
+
+def test_lifted_requests_have_few_slots_while_others_wait_and_at_least_one() -> None:
+    run = machine(max_num_seqs=4, ageing=5.0, num_blocks=400)
+    run.add(*(asked(f"old{i}", range(i, i + 3), INTERNAL, sampling=greedy(30)) for i in range(9)))
+    run.add(*(asked(f"vip{i}", range(i, i + 3), VIP, sampling=greedy(20)) for i in range(40)))
+    most = 0
+    while not all(run.answers[f"vip{i}"].finished for i in range(40)):
+        run.step()
+        most = max(most, sum(s.is_lifted for s in run.core.scheduler.running.values()))
+    assert most == 1
+    assert any(run.answers[f"old{i}"].finished for i in range(9))

@@ -46,7 +46,13 @@ NATIVE = "/v1/chat"
 HI = {"messages": [{"role": "user", "content": "Hi"}]}
 
 STATUS = ReplicaStatus(
-    num_running=0, num_waiting=0, waiting_tokens=0, total_blocks=64, free_blocks=64, cached_blocks=0
+    num_running=0,
+    num_waiting=0,
+    waiting_tokens=0,
+    total_blocks=64,
+    free_blocks=64,
+    cached_blocks=0,
+    waiting_by_class=(0, 0, 0),
 )
 HELLO = ReplicaHello(
     pid=1,

@@ -13,6 +13,7 @@ from tests.unit.service.gateway.fakes import (
     CONTEXT,
     HELLO,
     HI,
+    STATUS,
     VOCAB,
     CharTokenizer,
     FakeReplica,
@@ -41,8 +42,23 @@ def test_health_is_being_alive_and_ready_is_answering_now(state: ReplicaState) -
             for path, status in zip(("/health", "/ready"), READY_STATES[state], strict=True):
                 answer = await here.client.get(path)
                 assert answer.status_code == status
-                assert answer.json() == {"state": state.value, "reason": "why it is so"}
+                rung = {"rung": "normal"} if path == "/ready" else {}
+                told = {"state": state.value, "reason": "why it is so"}
+                assert answer.json() == told | rung
                 assert (answer.headers.get("retry-after") == "7") == (status == 503)
+
+    run(scenario())
+
+
+def test_ready_tells_the_rung_of_the_ladder() -> None:
+    async def scenario() -> None:
+        replica = FakeReplica()
+        replica.status = msgspec.structs.replace(STATUS, rung=2, waiting_by_class=(0, 1, 5))
+        async with site(replica=replica) as here:
+            assert (await here.client.get("/ready")).json()["rung"] == "hold"
+            assert list((await here.metric("headway_pressure_rung")).values()) == [2]
+            waiting = await here.metric("headway_waiting_sequences")
+            assert sorted(waiting.values()) == [0, 1, 5]
 
     run(scenario())
 
