@@ -54,6 +54,25 @@ def machine(depth: int = 0, next_token: NextToken = hashed_next, **settings: Any
     return Drive(core, ScriptedExecutor(core, next_token), depth)
 
 
+class TimedDrive(Drive):
+    """A drive whose steps take their second between plan and commit, so that rates are measured."""
+
+    def step(self) -> bool:
+        """One step, a second long."""
+        self.now -= 1.0
+        return super().step()
+
+    def _commit(self) -> None:
+        self.now += 1.0
+        super()._commit()
+
+
+def timed(**settings: Any) -> TimedDrive:
+    """As `machine`, with steps that take time."""
+    run = machine(**settings)
+    return TimedDrive(run.core, run.executor)
+
+
 def watch_class_order(scheduler: Scheduler, seen: list[tuple[int, int]]) -> None:
     """Fail when anybody is stopped for a less important one, or by a later equal.
 

@@ -14,6 +14,10 @@ from headway.app.settings import Settings, default_of, merge
 from headway.core.base.errors import StartError
 
 EXIT_NOT_STARTED = 2
+TALKS = {
+    "chat": "chat with a model in the terminal",
+    "complete": "continue prompts in the terminal",
+}
 WARMUP_OPTIONS = ("model", "cache_dir")  # keys of those that `warmup` takes
 
 
@@ -27,7 +31,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """All commands but `bench`, whose own module declares its options."""
+    """All commands; the options of `bench`, `chat` and `complete` stand in their own modules."""
     top = OneLineParser(prog="headway", description="An LLM inference service.")
     commands = top.add_subparsers(dest="command", required=True, parser_class=OneLineParser)
     serving = commands.add_parser(
@@ -40,7 +44,9 @@ def parser() -> argparse.ArgumentParser:
     for key in WARMUP_OPTIONS:
         _add_option(warming, BY_KEY[key])
     commands.add_parser("version", help="print the version")
-    commands.add_parser("bench", help="measure a running server (headway bench serve)")
+    commands.add_parser("bench", help="measure: headway bench serve|latency|throughput|startup")
+    for name, text in TALKS.items():
+        commands.add_parser(name, help=text)
     return top
 
 
@@ -49,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["bench"]:
         return _bench(given[1:])
+    if given[:1] in (["chat"], ["complete"]):
+        return _talk(given[0], given[1:])
     chosen, unknown = parser().parse_known_args(given)
     if unknown:
         print(
@@ -92,13 +100,42 @@ def _no_option(command: str, given: str) -> str:
 
 
 def _bench(arguments: Sequence[str]) -> int:
-    # Here and not above: its HTTP client and datasets are of no use to a server.
-    from headway.app.bench import add_arguments, run
+    # Here and not above: their HTTP client, datasets and kernels are of no use to a server.
+    from headway.app import bench, bench_latency, bench_startup, bench_throughput
+    from headway.app.bench_model import model_options
 
-    top = OneLineParser(prog="headway bench", description="Measure a running server.")
+    top = OneLineParser(prog="headway bench", description="Measure a server or an engine.")
     commands = top.add_subparsers(dest="what", required=True, parser_class=OneLineParser)
-    add_arguments(commands.add_parser("serve", help="send requests and report latencies"))
-    return run(top.parse_args(arguments))
+    bench.add_arguments(commands.add_parser("serve", help="load a running server"))
+    runs = {"serve": bench.run}
+    for name, module, options, text in (
+        ("latency", bench_latency, model_options(), "time one batch, without a server"),
+        ("throughput", bench_throughput, model_options(), "time many requests, without a server"),
+        ("startup", bench_startup, list(OPTIONS), "time starts of headway serve"),
+    ):
+        command = commands.add_parser(name, help=text, allow_abbrev=False)
+        module.add_arguments(command)
+        group = command.add_argument_group("as in headway serve")
+        for option in options:
+            _add_option(group, option)
+        runs[name] = module.run
+    chosen = top.parse_args(arguments)
+    return runs[chosen.what](chosen)
+
+
+def _talk(name: str, arguments: Sequence[str]) -> int:
+    # Here and not above: its HTTP client is of no use to a server.
+    from headway.app.chat import add_arguments, run
+
+    top = OneLineParser(prog=f"headway {name}", description=f"{TALKS[name].capitalize()}.")
+    add_arguments(top, is_chat=name == "chat")
+    try:
+        return run(top.parse_args(arguments), is_chat=name == "chat")
+    except StartError as error:
+        print(f"headway {name}: {' '.join(error.message.split())}", file=sys.stderr)
+        return EXIT_NOT_STARTED
+    except KeyboardInterrupt:  # while the server was starting
+        return EXIT_NOT_STARTED
 
 
 _NOT_OPTIONS = frozenset({"command", "config", "model_path"})

@@ -26,7 +26,7 @@ from headway.core.sched.scheduler import Row
 from headway.core.sched.sequence import RequestGroup, Sequence, State
 from headway.core.tenancy.tenant import NUM_CLASSES, SloClass
 from headway.core.text.streamer import TokenStreamer
-from headway.core.text.tokenizer import Tokenizer
+from headway.core.text.tokenizer import Decodes
 
 
 class _InFlight(NamedTuple):
@@ -46,7 +46,7 @@ class _InFlight(NamedTuple):
 class EngineCore:
     """The engine's decisions for one replica, the same under real and simulated time."""
 
-    def __init__(self, settings: ResolvedEngine, tokenizer: Tokenizer, *, model: str = "") -> None:
+    def __init__(self, settings: ResolvedEngine, tokenizer: Decodes, *, model: str = "") -> None:
         self.settings = settings
         self.scheduler = make_scheduler(settings, model)
         self.grid = self.scheduler.kv.grid
@@ -184,7 +184,7 @@ class EngineCore:
             rung=scheduler.ladder.rung if self._groups else Rung.NORMAL,
             waiting_by_class=tuple(queue.waiting_of(each).sequences for each in SloClass),
             prefill_rate=self._door.forecast.prefill_rate or 0.0,
-            best_effort_wait_s=self._door.best_effort_wait,
+            best_effort_wait_s=self._door.best_effort_wait if self._groups else 0.0,
         )
 
     def check(self) -> None:

@@ -1,5 +1,7 @@
 """The engine's door: whether a request may join the line now, and if not, when."""
 
+import math
+
 from headway.core.base.errors import DeadlineUnmeetable, QueueFull
 from headway.core.base.units import Seconds
 from headway.core.messages.path import EngineRequest
@@ -7,6 +9,8 @@ from headway.core.sched.deadline import Ahead, Forecast, StepFacts, retry_after,
 from headway.core.sched.pressure import Rung, Signals
 from headway.core.sched.scheduler import Scheduler
 from headway.core.tenancy.tenant import SloClass
+
+WATCH_EVERY = 0.05  # seconds; looking more often costs more than it tells
 
 
 class Door:
@@ -16,11 +20,9 @@ class Door:
         self._scheduler = scheduler
         self._patience = ageing
         self.forecast = Forecast()
-
-    @property
-    def best_effort_wait(self) -> Seconds:
-        """How long best effort that came now would wait for its first token."""
-        return self._wait(SloClass.INTERNAL, "", 1.0, 0)[1]
+        # How long best effort that came then would have waited for its first token.
+        self.best_effort_wait = Seconds(0.0)
+        self._watched = -math.inf
 
     def ask(self, request: EngineRequest, now: Seconds) -> None:
         """Raises QueueFull or DeadlineUnmeetable when it may not join, with when to come again."""
@@ -57,11 +59,16 @@ class Door:
         """Let the ladder see how things stand."""
         scheduler, kv = self._scheduler, self._scheduler.kv
         is_idle = not scheduler.running and not len(scheduler.queue)
+        if not is_idle and 0.0 <= now - self._watched < WATCH_EVERY:
+            return
+        self._watched = now
+        wait = Seconds(0.0) if is_idle else self._wait(SloClass.INTERNAL, "", 1.0, 0)[1]
+        self.best_effort_wait = wait
         scheduler.ladder.observe(
             Signals(
                 free_share=kv.num_available / kv.num_blocks,
                 preemptions=scheduler.preemptions.for_blocks,
-                delay=0.0 if is_idle else self.best_effort_wait,
+                delay=wait,
                 is_idle=is_idle,
             ),
             now,
@@ -72,6 +79,15 @@ class Door:
     ) -> tuple[Ahead, Seconds]:
         scheduler = self._scheduler
         before = scheduler.queue.before(slo_class, tenant, weight, tokens)
-        running = running_tokens(scheduler.running.values(), slo_class)
-        ahead = Ahead(running + before.tokens, before.sequences, scheduler.slots_for(slo_class))
+        running = scheduler.running.values()
+        is_contended = (
+            any(s.group.request.slo_class < slo_class for s in running)
+            or scheduler.queue.up_to(slo_class - 1).sequences > 0
+        )
+        ahead = Ahead(
+            running_tokens(running, slo_class) + before.tokens,
+            before.sequences,
+            scheduler.slots_for(slo_class),
+            is_contended,
+        )
         return ahead, self.forecast.wait(ahead, slo_class)

@@ -36,6 +36,7 @@ class Ahead(NamedTuple):
     tokens: int  # prompt tokens: of running sequences, and of those that wait before it
     sequences: int  # that wait before it
     slots: int  # free, or held by less important ones
+    is_contended: bool = True  # more important ones run or wait, and more of them may come
 
 
 @dataclass(slots=True)
@@ -101,7 +102,7 @@ class Forecast:
 
     def wait(self, ahead: Ahead, slo_class: int) -> Seconds:
         """Time until the first of its own tokens is computed."""
-        left = self._share_left(slo_class)
+        left = self._share_left(slo_class) if ahead.is_contended else 1.0
         rate, end_rate = self.prefill_rate, self.end_rate
         for_tokens = ahead.tokens / (rate * left) if rate else 0.0
         short_of = ahead.sequences + 1 - ahead.slots

@@ -32,13 +32,14 @@ def flow_of(sequence: Sequence) -> Flow:
 class Line:
     """A heap a flow and the flows' fair share; all operations O(log n) amortized."""
 
-    def __init__(self) -> None:
+    def __init__(self, beside: "Line | None" = None) -> None:
+        """`beside` is a line of the same rank: what is charged to one is charged to both."""
         self._heaps: dict[Flow, list[Entry]] = {}
         self._counts: dict[Flow, int] = {}
         self._entries: dict[int, Entry] = {}  # those that wait; others in the heaps are stale
         self._aside: list[Entry] = []
         self._turns = 0
-        self._fair: FairShare[Flow] = FairShare()
+        self._fair: FairShare[Flow] = FairShare(beside._fair.times if beside else None)
 
     def push(self, sequence: Sequence) -> None:
         """Join; one that comes back stands where it was."""
@@ -64,9 +65,10 @@ class Line:
 
     def charge(self, sequence: Sequence, tokens: int) -> None:
         """Tokens were computed for it, whether it waits or runs."""
-        request, standing = sequence.group.request, sequence.standing
-        lifted = request.slo_class - standing.rank
-        weight = request.tenant_weight * LIFTED_WEIGHT**lifted
+        request = sequence.group.request
+        weight, lifted = request.tenant_weight, request.slo_class - sequence.standing.rank
+        if lifted:
+            weight *= LIFTED_WEIGHT**lifted
         self._fair.charge((request.slo_class, request.tenant), tokens, weight)
 
     def first(self) -> "tuple[float, Entry] | None":

@@ -35,7 +35,8 @@ class WaitingQueue:
     def __init__(self, limits: QueueLimits, ageing: Seconds) -> None:
         self.limits = limits
         self._ageing = ageing
-        self._lines = tuple((Line(), Line()) for _ in range(NUM_CLASSES))
+        short = [Line() for _ in range(NUM_CLASSES)]
+        self._lines = tuple((line, Line(beside=line)) for line in short)
         self._by_id: dict[int, Sequence] = {}
         self._sums: dict[Flow, Backlog] = {}
         self._weights: dict[Flow, float] = {}
@@ -142,13 +143,12 @@ class WaitingQueue:
         for line in self._lines[rank]:
             line.restore()
 
-    def charge(self, sequence: Sequence, end: int) -> None:
-        """Its tokens up to position `end` are being computed; each is paid for once."""
-        new = end - sequence.standing.num_charged
+    def charge(self, sequence: Sequence, start: int, end: int) -> None:
+        """Its positions start .. end - 1 are being computed; each is paid for once."""
+        new = end - max(start, sequence.standing.num_charged)
         if new > 0:
             sequence.standing.num_charged = end
-            for line in self._lines[sequence.standing.rank]:
-                line.charge(sequence, new)
+            self._lines[sequence.standing.rank][0].charge(sequence, new)
 
     def _line_of(self, sequence: Sequence) -> Line:
         standing = sequence.standing

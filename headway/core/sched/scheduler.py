@@ -15,7 +15,6 @@ from headway.core.base.units import Seconds
 from headway.core.kv.manager import KvManager
 from headway.core.kv.table import BlockTable
 from headway.core.messages.step import BlockCopy
-from headway.core.sched.chunks import StepBudget
 from headway.core.sched.lanes import Lanes
 from headway.core.sched.preempt import Claim, Holder, choose_victims
 from headway.core.sched.pressure import Ladder
@@ -65,15 +64,11 @@ class Scheduler:
         self.ladder = parts.ladder
         self.running: dict[int, Sequence] = {}
         self.preemptions = Preemptions()
-        self.swap = Swap(parts.kv, parts.lanes.budget.cost)
+        self.budget = parts.lanes.budget  # what is left of the step being planned
+        self.swap = Swap(parts.kv, self.budget.cost)
         self._lanes = parts.lanes
         self._max_num_seqs = max_num_seqs
         self._rows: dict[int, Row] = {}  # of the step being planned
-
-    @property
-    def budget(self) -> StepBudget:
-        """What is left of the step being planned."""
-        return self._lanes.budget
 
     @property
     def num_free_slots(self) -> int:
@@ -109,9 +104,8 @@ class Scheduler:
             may_admit = self._serve(rank, begun, now, may_admit=may_admit)
         rows = list(self._rows.values())
         for row in rows:
-            end = row.start + row.num_tokens
-            row.sequence.num_planned = end
-            self.queue.charge(row.sequence, end)
+            row.sequence.num_planned = row.start + row.num_tokens
+            self.queue.charge(row.sequence, row.start, row.sequence.num_planned)
         self._rows = {}
         return rows
 
@@ -153,7 +147,8 @@ class Scheduler:
         """Plan the next part of a running sequence, at somebody else's cost if need be."""
         if sequence.state is not State.RUNNING or not sequence.wants_step:
             return
-        num_tokens = self._chunk(sequence, wanted)
+        left = self.budget.num_left
+        num_tokens = min(1, left) if wanted == 1 else self._chunk(sequence, wanted)
         while num_tokens and not self._reserve(sequence, num_tokens):
             victims = self._victims(sequence, blocks=1, slots=0)
             if victims:
@@ -278,9 +273,12 @@ class Scheduler:
         return max(self._missing(sequence)) <= 0
 
     def _missing(self, sequence: Sequence) -> tuple[int, int]:
-        slots = 1 - self.ladder.slots(self._max_num_seqs, sequence.standing.rank)
+        limit = self._max_num_seqs
+        if self.slots_for(sequence.group.request.slo_class) == self.num_free_slots:
+            # Nobody less important runs whose place it could have: it would add to the load.
+            limit = self.ladder.slots(limit, sequence.standing.rank)
         blocks = missing_blocks(self.kv, sequence, self.running.values())
-        return blocks, slots + len(self.running)
+        return blocks, len(self.running) + 1 - limit
 
     def _victims(self, sequence: Sequence, blocks: int, slots: int) -> list[Sequence]:
         """Less important ones to stop; none when all of them would not be enough."""

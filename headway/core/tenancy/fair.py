@@ -17,8 +17,9 @@ FORGET_FROM = 1024  # parties kept before those that stand at the present anyway
 class FairShare(Generic[Party]):
     """Virtual times of all parties, and which of those that wait has the least."""
 
-    def __init__(self) -> None:
-        self._times: dict[Party, float] = {}
+    def __init__(self, times: dict[Party, float] | None = None) -> None:
+        """`times` may be another's `times`: what is charged to one is charged to both."""
+        self.times: dict[Party, float] = {} if times is None else times
         self._waiting: set[Party] = set()
         self._heap: list[tuple[float, Party]] = []  # times may be behind; they only rise
         self._in_heap: set[Party] = set()
@@ -28,7 +29,7 @@ class FairShare(Generic[Party]):
         """It has something waiting from now on; calling it twice is harmless."""
         if party in self._waiting:
             return
-        self._times[party] = max(self._times.get(party, 0.0), self._present)
+        self.times[party] = max(self.times.get(party, 0.0), self._present)
         self.show(party)
 
     def show(self, party: Party) -> None:
@@ -36,31 +37,31 @@ class FairShare(Generic[Party]):
         self._waiting.add(party)
         if party not in self._in_heap:
             self._in_heap.add(party)
-            heapq.heappush(self._heap, (self._times[party], party))
+            time = self.times.setdefault(party, self._present)
+            heapq.heappush(self._heap, (time, party))
 
     def leave(self, party: Party) -> None:
         """Nothing of it waits any more."""
         self._waiting.discard(party)
-        if len(self._times) > FORGET_FROM:
-            self._times = {
-                known: time
-                for known, time in self._times.items()
-                if known in self._in_heap or time > self._present
-            }
+        if len(self.times) > FORGET_FROM:
+            gone = [known for known, time in self.times.items() if time <= self._present]
+            for known in gone:
+                if known not in self._in_heap:
+                    del self.times[known]
 
     def charge(self, party: Party, tokens: int, weight: float) -> None:
         """That many tokens were computed for it."""
-        self._times[party] = self._times.get(party, self._present) + tokens / weight
+        self.times[party] = self.times.get(party, self._present) + tokens / weight
 
     def time_of(self, party: Party) -> float:
         """Virtual time of a party that waits."""
-        return self._times[party]
+        return self.times[party]
 
     def first(self) -> Party | None:
         """The party to serve next, of those that wait; O(log n) amortized."""
         while self._heap:
             time, party = self._heap[0]
-            known = self._times[party]
+            known = self.times.setdefault(party, time)
             if party not in self._waiting:
                 heapq.heappop(self._heap)
                 self._in_heap.discard(party)

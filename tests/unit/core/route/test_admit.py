@@ -13,6 +13,7 @@ from headway.core.route.admit import (
     AdmitLimits,
     Admitter,
 )
+from headway.core.tenancy.tenant import SloClass
 
 NOW = Seconds(1000.0)
 
@@ -105,6 +106,22 @@ def test_finishing_twice_or_starting_an_unknown_request_changes_nothing() -> Non
     door.started("a", 1, 10)
     door.check()
     assert door.num_choices == 0
+
+
+def test_best_effort_never_fills_the_line_for_others() -> None:
+    door = admitter(choices=4, tokens=100)
+    for i in range(4):
+        door.admit(f"i{i}", 1, NOW, SloClass.INTERNAL)
+        door.weigh(f"i{i}", 25, NOW)
+    with pytest.raises(QueueFull):
+        door.admit("i", 1, NOW, SloClass.INTERNAL)
+    for slo_class in (SloClass.STANDARD, SloClass.VIP):
+        door.admit(f"c{slo_class}", 4, NOW, slo_class)
+        door.weigh(f"c{slo_class}", 100, NOW)
+        with pytest.raises(QueueFull, match="4 sequences"):
+            door.admit("more", 1, NOW, slo_class)
+    door.check()
+    assert (door.num_choices, door.waiting_tokens) == (12, 300)
 
 
 class AdmitMachine(RuleBasedStateMachine):

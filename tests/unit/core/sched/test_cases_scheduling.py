@@ -84,7 +84,7 @@ def penalised(tokens: Sequence[int], state: SamplingState, position: int) -> int
     def rank(token: int) -> tuple[int, int]:
         return outputs.count(token), (token * 7 + shift) % 41
 
-    candidates = (*range(40), *ends)
+    candidates: list[int] = [*range(40), *ends]
     return min(candidates, key=rank)
 
 
@@ -142,4 +142,39 @@ def test_priority_fairness_01_a_vip_takes_a_slot_from_a_full_batch_at_once(depth
         alone.run([request])
         assert of(run, request.id).tokens == of(alone, request.id).tokens
     assert of(run, "sixth").finished is not None
+    idle_and_clean(run)
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_priority_fairness_02_long_prompts_freeze_no_stream_and_no_other_tenant(
+    share: float,
+) -> None:
+    run = machine(
+        max_model_len=1024,
+        block_size=16,
+        num_blocks=1200,
+        max_num_seqs=16,
+        max_num_batched_tokens=40,
+        long_prompt=256,
+        slow_lane_share=share,
+    )
+    streams = [asked(f"s{i}", range(i, i + 5), sampling=greedy(400)) for i in range(8)]
+    run.add(*streams)
+    while min(len(run.answers[s.id].tokens[0]) for s in streams) < 3:
+        run.step()
+    long = [asked(f"l{i}", [(i + 3 * j) % 251 for j in range(800)], tenant="a") for i in range(10)]
+    run.add(*long)
+    for _ in range(3):
+        run.step()
+    run.add(asked("short", range(60, 80), tenant="b"))
+    while not run.answers["short"].tokens:
+        before = {s.id: len(run.answers[s.id].tokens[0]) for s in streams}
+        run.step()
+        for stream in streams:
+            assert len(run.answers[stream.id].tokens[0]) == before[stream.id] + 1, "no step missed"
+    done = [r.id for r in long if run.answers[r.id].tokens]
+    assert len(done) < 3, f"it waited for {done}"
+    run.run()
+    for request in (*streams, *long):
+        assert of(run, request.id).finished is not None
     idle_and_clean(run)

@@ -80,6 +80,17 @@ def test_lifted_requests_have_a_small_share_beside_those_who_belong_there() -> N
     assert sum(number < 100 for number in first) == pytest.approx(4, abs=1)
 
 
+def test_a_tenant_pays_once_for_what_is_computed_and_nothing_for_what_was_cached() -> None:
+    cached, fresh = sequence(1, 100, tenant="a"), sequence(2, 30, tenant="b")
+    line = queue(cached, fresh, max_sequences=9)
+    line.charge(cached, 80, 100)
+    line.charge(cached, 0, 100)  # again, after a preemption that lost the cached part
+    line.charge(fresh, 0, 30)
+    line.push(sequence(3, tenant="b"), Seconds(0.0))
+    line.push(sequence(4, tenant="a"), Seconds(0.0))
+    assert order(line)[0] == 1
+
+
 def test_time_spent_running_is_no_waiting_and_time_waited_before_counts() -> None:
     made = sequence(1, slo_class=2)
     line = queue(made, ageing=30.0)

@@ -54,6 +54,6 @@ def order(line: WaitingQueue, now: float = 0.0) -> list[int]:
     for rank in range(3):
         while (first := line.first(rank)) is not None:
             line.remove(first)
-            line.charge(first, first.num_prompt)
+            line.charge(first, 0, first.num_prompt)
             ids.append(first.id)
     return ids

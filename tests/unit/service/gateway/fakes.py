@@ -47,7 +47,13 @@ NATIVE = "/v1/chat"
 HI = {"messages": [{"role": "user", "content": "Hi"}]}
 
 STATUS = ReplicaStatus(
-    num_running=0, num_waiting=0, waiting_tokens=0, total_blocks=64, free_blocks=64, cached_blocks=0
+    num_running=0,
+    num_waiting=0,
+    waiting_tokens=0,
+    total_blocks=64,
+    free_blocks=64,
+    cached_blocks=0,
+    waiting_by_class=(0, 0, 0),
 )
 HELLO = ReplicaHello(
     pid=1,
@@ -113,9 +119,13 @@ class JoiningTemplate:
         tokenizer: Any,
         *,
         add_generation_prompt: bool,
+        continue_final: bool = False,
+        arguments: Mapping[str, object] | None = None,
     ) -> list[int]:
-        """Ids of all contents."""
+        """Ids of all contents, with what was asked of the template after them."""
         text = "".join(str(message.get("content")) for message in messages)
+        text += "|continued" if continue_final else ""
+        text += "".join(f"|{name}={value}" for name, value in (arguments or {}).items())
         return list(tokenizer.encode(text, add_special=False, parse_special=False))
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from headway.core.base.errors import Unauthorized
+from headway.core.tenancy.tenant import SloClass, Tenant
 from headway.service.gateway.auth import KeyRing
 from headway.service.gateway.settings import GatewaySettings
 from tests.unit.service.gateway.fakes import CHAT, HI, FakeReplica, run, say_hello, site
@@ -22,6 +23,15 @@ def test_each_of_several_keys_is_let_in(value: str) -> None:
     ring.check([value])
     with pytest.raises(Unauthorized):
         ring.check([value + "x"])
+
+
+def test_a_key_says_whose_it_is() -> None:
+    acme = Tenant(name="acme", slo_class=SloClass.VIP)
+    ring = KeyRing(("sk-all",), (("sk-acme", acme),))
+    assert ring.check(["Bearer sk-acme"]) == acme
+    assert ring.check(["Bearer sk-all"]) == Tenant()
+    with pytest.raises(Unauthorized):
+        ring.check([])
 
 
 @pytest.mark.parametrize(
@@ -54,6 +64,8 @@ def test_only_v1_needs_a_key_and_the_body_is_not_read_without() -> None:
             for answer in (
                 await here.client.get("/v1/models"),
                 await here.client.get("/v1/models/m"),
+                await here.client.post("/tokenize", json={"prompt": "Hi"}),
+                await here.client.post("/detokenize", json={"tokens": []}),
                 await here.client.post(CHAT, content=b"no json"),
                 await here.client.post(CHAT, json=HI, headers={"X-API-Key": "sk-one"}),
                 await here.client.post(CHAT + "?api_key=sk-one", json=HI),

@@ -10,6 +10,7 @@ from headway.core.base.errors import (
     Unsupported,
     UnsupportedModality,
 )
+from headway.core.tenancy.tenant import SloClass
 from headway.service.openai.limits import ApiLimits
 from headway.service.openai.parse import parse_chat, parse_completion, parse_native
 from headway.service.openai.schema import ChatRequest, CompletionRequest
@@ -98,8 +99,26 @@ def test_a_body_without_model_asks_for_the_served_one() -> None:
 
 
 def test_harmless_fields_are_accepted_and_not_counted_as_unknown() -> None:
-    request = chat(metadata={"a": "b"}, store=True, service_tier="auto", priority=1, user="u")
+    request = chat(metadata={"a": "b"}, store=True, user="u")
     assert request.unknown_fields == ()
+
+
+def test_a_service_tier_lowers_the_class_or_says_nothing_and_never_raises_it() -> None:
+    for tier in ("auto", "default", "priority", "scale", None):
+        assert chat(service_tier=tier).asked_class is None
+    assert chat(service_tier="flex").asked_class is SloClass.INTERNAL
+    assert completion(service_tier="flex", priority=-3).priority == -3
+    assert chat(priority=None).priority == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("service_tier", "gold"), ("service_tier", 1), ("priority", 2**31), ("priority", "high")],
+)
+def test_an_unknown_tier_or_priority_is_refused_by_name(field: str, value: object) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        chat(**{field: value})
+    assert caught.value.param == field
 
 
 def test_unknown_fields_are_ignored_and_reported() -> None:
@@ -363,9 +382,7 @@ def test_a_utf8_byte_order_mark_before_the_body_is_skipped() -> None:
     assert parse_completion(b"\xef\xbb\xbf" + body(prompt="Hi"), LIMITS).prompts == ("Hi",)
 
 
-@pytest.mark.parametrize(
-    "field", ["chat_template", "chat_template_kwargs", "extra_body", "add_generation_prompt"]
-)
+@pytest.mark.parametrize("field", ["chat_template", "extra_body", "add_generation_prompt"])
 def test_security_template_01_templates_in_requests_are_refused(field: str) -> None:
     attack = "{% for i in range(99999) %}x{% endfor %}"
     value = attack if field == "chat_template" else {"chat_template": attack}

@@ -1,0 +1,128 @@
+"""The ladder: up at once, down one rung after a calm while."""
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from headway.core.base.units import Seconds
+from headway.core.sched.pressure import HELD_SHARE, Ladder, LadderLimits, Rung, Signals
+from tests.unit.core.sched.waiting import sequence
+
+LIMITS = LadderLimits()
+
+
+def signals(
+    free: float = 1.0, *, preemptions: int = 0, delay: float = 0.0, host: float = 1.0
+) -> Signals:
+    return Signals(free, preemptions, delay, host)
+
+
+def at(ladder: Ladder, now: float, given: Signals) -> Rung:
+    return ladder.observe(given, Seconds(now))
+
+
+@pytest.mark.parametrize(
+    ("given", "rung"),
+    [
+        (signals(), Rung.NORMAL),
+        (signals(0.09), Rung.SWAP),
+        (signals(0.02), Rung.HOLD),
+        (signals(0.02, host=0.5), Rung.SWAP),
+        (signals(preemptions=3), Rung.HOLD),
+        (signals(delay=31.0), Rung.REFUSE),
+    ],
+)
+def test_each_shortage_has_its_rung(given: Signals, rung: Rung) -> None:
+    assert at(Ladder(), 0.0, given) is rung
+
+
+def test_it_climbs_at_once_and_comes_down_a_rung_at_a_time() -> None:
+    ladder = Ladder()
+    assert at(ladder, 0.0, signals(delay=99.0)) is Rung.REFUSE
+    assert at(ladder, 1.9, signals()) is Rung.REFUSE
+    assert at(ladder, 2.0, signals()) is Rung.HOLD
+    assert at(ladder, 2.1, signals()) is Rung.HOLD
+    assert at(ladder, 4.0, signals()) is Rung.SWAP
+    assert at(ladder, 6.0, signals()) is Rung.NORMAL
+
+
+def test_between_the_two_limits_it_stays_where_it_is() -> None:
+    ladder = Ladder()
+    for now in range(30):
+        assert at(ladder, float(now), signals(0.15)) is Rung.NORMAL
+    assert at(ladder, 30.0, signals(0.09)) is Rung.SWAP
+    for now in range(31, 60):
+        assert at(ladder, float(now), signals(0.15)) is Rung.SWAP
+    assert at(ladder, 60.5, signals(0.21)) is Rung.SWAP
+    assert at(ladder, 61.0, signals(0.21)) is Rung.NORMAL
+
+
+def test_preemptions_are_forgotten_with_time() -> None:
+    ladder = Ladder()
+    assert at(ladder, 0.0, signals(preemptions=3)) is Rung.HOLD
+    for now in range(1, 20):
+        last = at(ladder, float(now), signals(preemptions=3))
+    assert last is Rung.NORMAL
+
+
+def test_an_idle_engine_is_on_the_ground_at_once() -> None:
+    ladder = Ladder()
+    at(ladder, 0.0, signals(0.0, preemptions=9, delay=99.0))
+    assert at(ladder, 0.1, signals()._replace(is_idle=True)) is Rung.NORMAL
+
+
+def test_while_holding_only_those_less_important_than_somebody_running_are_held() -> None:
+    ladder = Ladder()
+    running = [sequence(1, slo_class=1)]
+    assert not ladder.holds(2, running)
+    at(ladder, 0.0, signals(0.0))
+    assert ladder.holds(2, running)
+    assert not ladder.holds(1, running)
+    assert not ladder.holds(2, [])
+
+
+def test_while_holding_fewer_run_at_a_time_but_never_none_and_vips_have_all_slots() -> None:
+    ladder = Ladder()
+    assert ladder.slots(32, rank=1) == 32
+    at(ladder, 0.0, signals(0.0))
+    assert ladder.slots(32, rank=1) == int(32 * HELD_SHARE)
+    assert ladder.slots(1, rank=1) == 1
+    assert ladder.slots(32, rank=0) == 32
+
+
+class LadderMachine(RuleBasedStateMachine):
+    """Random signals: it never comes down sooner or faster than it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ladder = Ladder()
+        self.now = 0.0
+        self.preemptions = 0
+        self.changed = -100.0
+        self.rung = Rung.NORMAL
+
+    @rule(
+        later=st.floats(0.0, 3.0),
+        free=st.floats(0.0, 1.0),
+        host=st.floats(0.0, 1.0),
+        more=st.integers(0, 3),
+        delay=st.floats(0.0, 60.0),
+    )
+    def observe(self, later: float, free: float, host: float, more: int, delay: float) -> None:
+        self.now += later
+        self.preemptions += more
+        before = self.rung
+        given = signals(free, preemptions=self.preemptions, delay=delay, host=host)
+        self.rung = at(self.ladder, self.now, given)
+        if self.rung < before:
+            assert self.rung == before - 1
+            assert self.now - self.changed >= LIMITS.dwell
+        if self.rung != before:
+            self.changed = self.now
+
+    @invariant()
+    def it_tells_its_rung(self) -> None:
+        assert self.ladder.rung is self.rung
+
+
+TestLadderMachine = LadderMachine.TestCase
