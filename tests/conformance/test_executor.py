@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import numpy as np
 import pytest
 
 from headway.compute.cpu.executor import CpuExecutor
@@ -86,17 +87,18 @@ def torch_executor(settings: ExecutorSettings) -> Callable[[Path], Make]:
     return load
 
 
-def cpu_executor(quantized: str, threads: int) -> Callable[[Path], Make]:
+def cpu_executor(quantized: str, threads: int, kv: str = "auto") -> Callable[[Path], Make]:
     def load(folder: Path) -> Make:
         tiny = TinyLlama(seed=11, head_dim=32, intermediate_size=128)
         path = write_gguf(folder / "tiny.gguf", tiny, quantized=quantized)
-        settings = CpuSettings(threads=threads)
+        settings = CpuSettings(threads=threads, kv_cache_dtype=kv)
         model = load_cpu_model(read_card(path), settings, lambda done, total: None)
 
         def make(grid: "array[int]") -> Executor:
             executor = CpuExecutor(model, ENGINE, memoryview(grid), WIDTH)
-            executor.pool.keys.fill(BFLOAT16_NAN)
-            executor.pool.values.fill(BFLOAT16_NAN)
+            # As 8-bit numbers these bytes are large, and so are the scales that they make.
+            executor.pool.keys.view(np.uint16).fill(BFLOAT16_NAN)
+            executor.pool.values.view(np.uint16).fill(BFLOAT16_NAN)
             return executor
 
         return make
@@ -113,6 +115,7 @@ IMPLEMENTATIONS: dict[str, Callable[[Path], Make]] = {
     "cpu f32": cpu_executor("F32", threads=1),
     "cpu q8_0": cpu_executor("Q8_0", threads=2),
     "cpu q4_1": cpu_executor("Q4_1", threads=2),
+    "cpu q4_1, int8 KV": cpu_executor("Q4_1", threads=1, kv="int8"),
 }
 
 

@@ -92,6 +92,7 @@ MACHINES = st.fixed_dictionaries(
         "max_num_seqs": st.integers(1, 9),
         "num_blocks": st.integers(16, 48),
         "enable_prefix_caching": st.booleans(),
+        "num_host_blocks": st.sampled_from([0, 3, 30]),
         "ageing": st.sampled_from([3.0, 20.0, 1e9]),
         "long_prompt": st.sampled_from([8, 1 << 30]),
         "slow_lane_share": st.sampled_from([0.1, 0.5, 1.0]),

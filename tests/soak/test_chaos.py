@@ -106,7 +106,7 @@ def test_nothing_leaks_and_no_answer_changes_whatever_happens(
     drive.run()
     num_ended += settle(drive, live)
     assert not live
-    assert num_ended > 50
+    assert num_ended > 20
     status = drive.core.status()
     assert status.preemptions > 10
     assert (status.preemptions_swapped > 0) == (host > 0)

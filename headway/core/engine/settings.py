@@ -77,6 +77,10 @@ def check(settings: EngineSettings, card: ModelCard) -> None:
         raise InvalidSetting(
             "--max-waiting-tokens", f"must be at least 1, got {settings.max_waiting_tokens}"
         )
+    if settings.prefix_cache_ttl < 0:
+        raise InvalidSetting(
+            "--prefix-cache-ttl", f"must be at least 0 seconds, got {settings.prefix_cache_ttl:g}"
+        )
     _check_max_model_len(settings.max_model_len, card)
 
 

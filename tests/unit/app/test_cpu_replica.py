@@ -16,7 +16,12 @@ from headway.service.wire.spec import Launch, ReplicaSpec
 from tests.fault.scripted import SPEC
 
 GIB = 1024**3
-SMALL = EngineSettings(max_model_len=64, max_num_seqs=2, kv_cache_memory_bytes=8 << 20)
+SMALL = EngineSettings(
+    max_model_len=64,
+    max_num_seqs=2,
+    kv_cache_memory_bytes=8 << 20,
+    kv_host_memory_bytes=4 << 20,
+)
 
 
 def launch(spec: ReplicaSpec) -> Launch:
@@ -41,6 +46,7 @@ def test_a_loaded_replica_introduces_itself_and_has_done_one_step(smollm2: Model
     assert hello.load_s > 0
     assert found.block_bytes == 16 * smollm2.card.kv_bytes_per_token(2)
     assert hello.num_blocks == (8 << 20) // found.block_bytes
+    assert hello.status.host_blocks_total == (4 << 20) // found.block_bytes
     stages = [each.stage for each in seen]
     assert stages == ["weights"] * (len(seen) - 2) + ["warm-up"] * 2
     weights = [each.done for each in seen[:-2]]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.app.options import OPTIONS, Option
-from headway.app.readers import size, switch
+from headway.app.readers import size, size_or_none, switch
 from headway.app.settings import STRUCTS, Settings, default_of, merge
 from headway.core.base.errors import InvalidSetting
 
@@ -172,3 +172,14 @@ def test_any_value_is_read_or_refused_by_name(option: Option, value: object) -> 
         assert refusal({option.key: value}).startswith(f"--{option.name}: must be")
     else:
         assert isinstance(merge({option.key: value}, {}, None), Settings)
+
+
+@pytest.mark.parametrize(("value", "read"), [(0, 0), ("0", 0), (" 0 ", 0), ("2K", 2048), (7, 7)])
+def test_some_sizes_may_be_nothing(value: object, read: int) -> None:
+    assert size_or_none(value) == read
+
+
+@pytest.mark.parametrize("value", [False, -1, "", "none", 0.5])
+def test_what_is_no_size_and_not_nothing_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="must be a size"):
+        size_or_none(value)

@@ -6,6 +6,7 @@ from headway.core.engine.settings import (
     EngineSettings,
     ResolvedEngine,
     check,
+    host_blocks,
     resolve,
     waiting_limit,
 )
@@ -81,6 +82,7 @@ def test_less_than_one_block_is_refused() -> None:
         (EngineSettings(max_num_seqs=0), "--max-num-seqs: must be at least 1, got 0"),
         (EngineSettings(max_num_batched_tokens=-1), "--max-num-batched-tokens"),
         (EngineSettings(max_waiting_tokens=0), "--max-waiting-tokens"),
+        (EngineSettings(prefix_cache_ttl=-1.0), "--prefix-cache-ttl: must be at least 0"),
         (EngineSettings(max_model_len="long"), "or 'auto', got 'long'"),
         (EngineSettings(max_model_len=1), "at least 2"),
         (EngineSettings(max_model_len=101), "use at most 100"),
@@ -91,3 +93,20 @@ def test_startup_config_01_impossible_settings_are_named(
 ) -> None:
     with pytest.raises(InvalidSetting, match=message):
         check(settings, CARD)
+
+
+def test_the_host_tier_is_off_unless_it_is_asked_for_and_counts_whole_blocks() -> None:
+    assert host_blocks(EngineSettings(), BLOCK_BYTES, 10**9) == 0
+    asked = EngineSettings(kv_host_memory_bytes=3 * BLOCK_BYTES + 5)
+    assert host_blocks(asked, BLOCK_BYTES, 10**9) == 3
+    assert host_blocks(asked, BLOCK_BYTES, None) == 3
+
+
+@pytest.mark.spec("M8")
+def test_a_host_tier_that_cannot_be_is_refused_with_the_most_there_is() -> None:
+    with pytest.raises(NotEnoughMemory, match=r"1073741824 is more than the 1000 .* use 1000 or"):
+        host_blocks(EngineSettings(kv_host_memory_bytes=1 << 30), BLOCK_BYTES, 1000)
+    with pytest.raises(NotEnoughMemory, match="use 0 or less"):
+        host_blocks(EngineSettings(kv_host_memory_bytes=1 << 30), BLOCK_BYTES, -7)
+    with pytest.raises(InvalidSetting, match=rf"takes {BLOCK_BYTES} bytes; use 0"):
+        host_blocks(EngineSettings(kv_host_memory_bytes=1), BLOCK_BYTES, 10**9)

@@ -16,6 +16,7 @@ from headway.core.base.units import Seconds
 from headway.core.engine.settings import EngineSettings
 from headway.core.messages.health import ReplicaHello, ReplicaStatus
 from headway.core.messages.path import (
+    CacheMiss,
     EngineRequest,
     Event,
     Finished,
@@ -172,7 +173,8 @@ class FakeReplica:
 
     def start(self, request_id: str) -> None:
         """The engine planned its first tokens."""
-        self.put(Started(request_id=request_id, at=Seconds(0.0), cached_tokens=0))
+        miss = CacheMiss.DIFFERS
+        self.put(Started(request_id=request_id, at=Seconds(0.0), cached_tokens=0, miss_reason=miss))
 
     def put(self, event: Event) -> None:
         """Deliver an event, unless nobody reads it any more."""

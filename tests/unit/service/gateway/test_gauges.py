@@ -72,6 +72,12 @@ def test_gauges_show_the_engine_as_it_is() -> None:
             memory_budget=200,
             preemptions=6,
             num_steps=7,
+            prefix_host_hits=11,
+            swapped_out_blocks=12,
+            swapped_in_blocks=13,
+            preemptions_swapped=4,
+            host_blocks_used=14,
+            host_blocks_total=15,
         )
         replica.restarts = 2
         async with site(replica=replica) as here:
@@ -83,6 +89,12 @@ def test_gauges_show_the_engine_as_it_is() -> None:
                 "request_preemption_count": 6,
                 "vllm:num_preemptions_total": 6,
                 "headway_engine_steps_total": 7,
+                "headway_prefix_cache_host_hits_total": 11,
+                "headway_kv_swapped_out_blocks_total": 12,
+                "headway_kv_swapped_in_blocks_total": 13,
+                "headway_preemptions_swapped_total": 4,
+                "headway_kv_host_blocks_used": 14,
+                "headway_kv_host_blocks": 15,
                 "headway_engine_restarts_total": 2,
                 "headway_engine_ready": 1,
             }.items():

@@ -9,7 +9,7 @@ import pytest
 from headway.core.base.metrics import CATALOGUE, Outcome
 from headway.core.base.units import Seconds
 from headway.core.engine.settings import EngineSettings
-from headway.core.messages.path import Finished, FinishReason, Started, Tokens, Usage
+from headway.core.messages.path import CacheMiss, Finished, FinishReason, Started, Tokens, Usage
 from headway.service.gateway.settings import GatewaySettings
 from tests.unit.service.gateway.fakes import (
     CHAT,
@@ -94,7 +94,10 @@ def test_the_first_token_time_includes_waiting_and_agrees_with_the_client_metric
 
 def test_times_of_the_engine_and_gaps_between_tokens_are_kept() -> None:
     def script(replica: FakeReplica, request: Any) -> None:
-        replica.put(Started(request_id=request.id, at=Seconds(0.0), cached_tokens=1))
+        miss = CacheMiss.EVICTED
+        replica.put(
+            Started(request_id=request.id, at=Seconds(0.0), cached_tokens=1, miss_reason=miss)
+        )
 
     async def scenario() -> None:
         replica = FakeReplica()
@@ -123,6 +126,9 @@ def test_times_of_the_engine_and_gaps_between_tokens_are_kept() -> None:
             assert await total(here, "vllm:request_queue_time_seconds_sum") == 1.0
             assert await total(here, "vllm:request_prefill_time_seconds_sum") == 2.0
             assert await total(here, "vllm:request_decode_time_seconds_sum") == 3.0
+            (missed,) = (await here.metric("headway_prefix_cache_misses_total")).items()
+            assert 'reason="evicted"' in missed[0]
+            assert missed[1] == 1
             assert await total(here, "vllm:generation_tokens_total") == 4
             assert await total(here, "vllm:prompt_tokens_total") == 2
             assert await total(here, "headway_cached_prompt_tokens_total") == 1
@@ -137,6 +143,7 @@ def test_every_entry_of_the_catalogue_is_written() -> None:
         async with site() as here:
             asking = asyncio.create_task(here.client.post(CHAT, json=HI | {"unheard_of": 1}))
             (name,) = await here.calls(1)
+            here.replica.start(name)
             for at in (1.0, 2.0):
                 here.replica.say(name, "x", at=at)
                 await here.read(name)
