@@ -1,0 +1,1 @@
+"""What a step costs: the quantities its time depends on, and models of that time."""

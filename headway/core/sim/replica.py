@@ -1,0 +1,120 @@
+"""One simulated replica: the engine that serves real traffic, on an executor with prices."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from headway.core.base.errors import HeadwayError
+from headway.core.base.units import Seconds
+from headway.core.engine.core import EngineCore
+from headway.core.messages.path import EngineRequest, Event
+from headway.core.messages.step import StepPlan
+from headway.core.sim.executor import SimExecutor
+from headway.core.sim.loop import SimLoop
+
+Probe = Callable[[EngineCore, Seconds], None]
+
+
+class Listener(Protocol):
+    """Whom a replica tells."""
+
+    def took(self, events: list[Event], now: Seconds) -> None:
+        """Events of a step, or of what happened before it."""
+        ...
+
+    def refused(self, request: EngineRequest, error: HeadwayError, now: Seconds) -> None:
+        """The engine did not take the request."""
+        ...
+
+
+@dataclass(slots=True)
+class StepTotals:
+    """What all steps of a replica came to."""
+
+    num_steps: int = 0
+    sequence_steps: int = 0  # rows of all steps
+    busy_s: float = 0.0
+    row_seconds: float = 0.0  # rows of each step times its duration
+
+    def add(self, took: float, num_rows: int) -> None:
+        """Count one step."""
+        self.num_steps += 1
+        self.sequence_steps += num_rows
+        self.busy_s += took
+        self.row_seconds += num_rows * took
+
+
+class SimReplica:
+    """Takes requests between steps, plans, waits for as long as the step costs, commits.
+
+    This is the real driver's order at depth 0: what arrives during a step is seen after it.
+    `probe` is called after each step with the engine and the step's duration.
+    """
+
+    def __init__(
+        self,
+        core: EngineCore,
+        executor: SimExecutor,
+        loop: SimLoop,
+        listener: Listener,
+        *,
+        probe: Probe | None = None,
+    ) -> None:
+        self.core = core
+        self.totals = StepTotals()
+        self._executor = executor
+        self._loop = loop
+        self._listener = listener
+        self._probe = probe
+        self._inbox: list[EngineRequest] = []
+        self._cancels: list[str] = []
+        self._busy = False
+
+    def submit(self, request: EngineRequest) -> None:
+        """Send a request to the replica."""
+        self._inbox.append(request)
+        self._wake()
+
+    def cancel(self, request_id: str) -> None:
+        """Send a cancel to the replica."""
+        self._cancels.append(request_id)
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self._busy:
+            self._busy = True
+            self._loop.at(self._loop.now(), self._next)
+
+    def _next(self, now: Seconds) -> None:
+        """Take what has arrived, and begin a step if there is one."""
+        while self._inbox or self._cancels:  # a refusal may make a client send again at once
+            self._take_commands(now)
+        plan = self.core.plan(now)
+        if plan is None:
+            assert not self.core.has_work(), "the engine has work and plans nothing"
+            self._busy = False
+            return
+        self._executor.submit(plan)
+        took = self._executor.seconds(plan)
+        self._loop.at(Seconds(now + took), lambda end: self._finish(plan, took, end))
+
+    def _take_commands(self, now: Seconds) -> None:
+        requests, self._inbox = self._inbox, []
+        for request in requests:
+            try:
+                self.core.add(request, now)
+            except HeadwayError as error:
+                self._listener.refused(request, error, now)
+        cancels, self._cancels = self._cancels, []
+        for request_id in cancels:
+            if events := self.core.cancel(request_id, now):
+                self._listener.took(events, now)
+
+    def _finish(self, plan: StepPlan, took: Seconds, now: Seconds) -> None:
+        events = self.core.commit(plan, self._executor.collect(), now)
+        self.totals.add(took, len(plan.starts))
+        self._listener.took(events, now)
+        if self._probe is not None:
+            self._probe(self.core, took)
+        # After all that is due now: whoever arrives at this very moment is in the next plan.
+        self._loop.at(now, self._next)
