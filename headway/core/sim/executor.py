@@ -9,7 +9,7 @@ from headway.core.messages.step import StepPlan, StepResult
 from headway.core.sim.costs import StepCost, work_of
 
 END, TOKEN = 0, 1  # the two ids that are drawn
-FIRST_PROMPT_ID = 2  # prompts are made of ids from here on
+FIRST_PROMPT_ID = 1000  # prompts are made of ids from here on, past control tokens and bytes
 
 
 class SimTokenizer:

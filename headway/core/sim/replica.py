@@ -1,4 +1,4 @@
-"""One simulated replica: the engine that serves real traffic, on an executor with prices."""
+"""One replica on a schedule: the engine that serves real traffic, driven step by step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from headway.core.base.errors import HeadwayError
 from headway.core.base.units import Seconds
 from headway.core.engine.core import EngineCore
 from headway.core.messages.path import EngineRequest, Event
-from headway.core.messages.step import StepPlan
+from headway.core.messages.step import StepPlan, StepResult
 from headway.core.sim.executor import SimExecutor
-from headway.core.sim.loop import SimLoop
+from headway.core.sim.loop import Schedule, SimLoop
 
 Probe = Callable[[EngineCore, Seconds], None]
 
@@ -44,8 +44,31 @@ class StepTotals:
         self.row_seconds += num_rows * took
 
 
-class SimReplica:
-    """Takes requests between steps, plans, waits for as long as the step costs, commits.
+class Runs(Protocol):
+    """How a step is run: under the simulated clock it takes what it costs, over real time it
+    is computed."""
+
+    def run(self, plan: StepPlan, done: Callable[[StepResult, Seconds], None]) -> None:
+        """Run a plan, and call `done` with its result and the time then; one at a time."""
+        ...
+
+
+class SimRuns:
+    """Steps under the simulated clock."""
+
+    def __init__(self, executor: SimExecutor, loop: SimLoop) -> None:
+        self._executor = executor
+        self._loop = loop
+
+    def run(self, plan: StepPlan, done: Callable[[StepResult, Seconds], None]) -> None:
+        """Let pass what the plan costs."""
+        self._executor.submit(plan)
+        end = Seconds(self._loop.now() + self._executor.seconds(plan))
+        self._loop.at(end, lambda now: done(self._executor.collect(), now))
+
+
+class LoopReplica:
+    """One replica on a schedule: takes requests between steps, plans, runs, commits.
 
     This is the real driver's order at depth 0: what arrives during a step is seen after it.
     `probe` is called after each step with the engine and the step's duration.
@@ -54,15 +77,15 @@ class SimReplica:
     def __init__(
         self,
         core: EngineCore,
-        executor: SimExecutor,
-        loop: SimLoop,
+        runs: Runs,
+        loop: Schedule,
         listener: Listener,
         *,
         probe: Probe | None = None,
     ) -> None:
         self.core = core
         self.totals = StepTotals()
-        self._executor = executor
+        self._runs = runs
         self._loop = loop
         self._listener = listener
         self._probe = probe
@@ -94,9 +117,7 @@ class SimReplica:
             assert not self.core.has_work(), "the engine has work and plans nothing"
             self._busy = False
             return
-        self._executor.submit(plan)
-        took = self._executor.seconds(plan)
-        self._loop.at(Seconds(now + took), lambda end: self._finish(plan, took, end))
+        self._runs.run(plan, lambda result, end: self._finish(plan, result, now, end))
 
     def _take_commands(self, now: Seconds) -> None:
         requests, self._inbox = self._inbox, []
@@ -110,8 +131,9 @@ class SimReplica:
             if events := self.core.cancel(request_id, now):
                 self._listener.took(events, now)
 
-    def _finish(self, plan: StepPlan, took: Seconds, now: Seconds) -> None:
-        events = self.core.commit(plan, self._executor.collect(), now)
+    def _finish(self, plan: StepPlan, result: StepResult, began: Seconds, now: Seconds) -> None:
+        events = self.core.commit(plan, result, now)
+        took = Seconds(now - began)
         self.totals.add(took, len(plan.starts))
         self._listener.took(events, now)
         if self._probe is not None:

@@ -11,7 +11,7 @@ from headway.core.sim.costs import StepCost
 from headway.core.sim.executor import SimExecutor, SimTokenizer
 from headway.core.sim.gate import Gate
 from headway.core.sim.loop import SimLoop
-from headway.core.sim.replica import Probe, SimReplica, StepTotals
+from headway.core.sim.replica import LoopReplica, Probe, SimRuns, StepTotals
 from headway.core.sim.report import Record, Summary, summarize
 from headway.core.sim.workload import Workload, answer_ends
 
@@ -46,7 +46,7 @@ def simulate(
     loop, recorder = SimLoop(), Recorder()
     core = EngineCore(settings, SimTokenizer())
     executor = SimExecutor(cost, answer_ends(workload.requests))
-    replica = SimReplica(core, executor, loop, recorder, probe=probe)
+    replica = LoopReplica(core, SimRuns(executor, loop), loop, recorder, probe=probe)
     Clients(workload, loop, replica, recorder, gate).start()
     loop.run()
     return Simulated(

@@ -33,7 +33,12 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
         return EngineRequest(
             id=self.id,
             prompt=self.prompt,
-            sampling=Sampling(max_tokens=self.max_tokens, seed=seed, temperature=0.0),
+            sampling=Sampling(
+                max_tokens=self.max_tokens,
+                seed=seed,
+                temperature=0.0,
+                ignore_eos=self.output_tokens == self.max_tokens,
+            ),
         )
 
 
