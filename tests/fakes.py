@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
+from headway.core.base.units import Seconds
 from headway.core.engine.core import EngineCore
 from headway.core.engine.settings import ResolvedEngine
 from headway.core.messages.path import EngineRequest, Sampling, TokenLogprob
@@ -119,6 +120,7 @@ def engine_settings(
     enable_prefix_caching: bool = True,
     max_waiting_requests: int = 1000,
     max_waiting_tokens: int = 100_000,
+    itl_target: Seconds | None = None,
 ) -> ResolvedEngine:
     """Small settings, so that tests meet every border."""
     return ResolvedEngine(
@@ -130,6 +132,7 @@ def engine_settings(
         enable_prefix_caching=enable_prefix_caching,
         max_waiting_requests=max_waiting_requests,
         max_waiting_tokens=max_waiting_tokens,
+        itl_target=itl_target,
     )
 
 

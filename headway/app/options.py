@@ -206,6 +206,14 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("max-num-seqs", "engine", whole(1), "Most sequences in one step", unit="sequences"),
     Option("max-num-batched-tokens", "engine", whole(1), "Most tokens in one step", unit="tokens"),
+    Option(
+        "itl-target",
+        "engine",
+        seconds(0),
+        "Longest wait of a running stream for its next token while others' prompts are computed; "
+        "chunks of prompts are cut to the measured speed. 0: chunks of --max-num-batched-tokens",
+        unit="s",
+    ),
     Option("block-size", "engine", whole(0), "Tokens in one KV block; a power of two", "tokens"),
     Option(
         "kv-cache-memory-bytes",

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from headway.core.base.errors import InvalidRequest, PromptTooLong, QueueFull
 from headway.core.base.units import Seconds, blocks_for
+from headway.core.cost.work import StepWork
 from headway.core.engine.finish import Ledger, finished_event
 from headway.core.engine.planning import build_plan
 from headway.core.engine.settings import ResolvedEngine
@@ -18,6 +19,7 @@ from headway.core.kv.table import BlockGrid, BlockTable
 from headway.core.messages.health import ReplicaStatus
 from headway.core.messages.path import EngineRequest, Event, FinishReason, Started, Tokens
 from headway.core.messages.step import StepPlan, StepResult
+from headway.core.sched.chunks import StepBudget
 from headway.core.sched.queue import QueueLimits, WaitingQueue
 from headway.core.sched.scheduler import Row, Scheduler
 from headway.core.sched.sequence import RequestGroup, Sequence, State
@@ -38,6 +40,8 @@ class _InFlight(NamedTuple):
     plan: StepPlan
     rows: list[Row]
     tables: list[BlockTable | None]
+    work: StepWork
+    planned: Seconds
 
 
 class EngineCore:
@@ -58,8 +62,8 @@ class EngineCore:
         self.scheduler = Scheduler(
             kv,
             WaitingQueue(limits),
+            StepBudget(settings.max_num_batched_tokens, settings.itl_target),
             max_num_seqs=settings.max_num_seqs,
-            max_num_batched_tokens=settings.max_num_batched_tokens,
         )
         self._tokenizer = tokenizer
         self._groups: dict[str, RequestGroup] = {}
@@ -116,7 +120,8 @@ class EngineCore:
         for row in rows:
             self._mark_started(row.sequence.group, row.sequence, now)
         plan = build_plan(self._ledger.next_step(), rows, previous)
-        self._in_flight.append(_InFlight(plan, rows, [row.sequence.table for row in rows]))
+        tables = [row.sequence.table for row in rows]
+        self._in_flight.append(_InFlight(plan, rows, tables, self.scheduler.budget.work, now))
         return plan
 
     def commit(self, plan: StepPlan, result: StepResult, now: Seconds) -> list[Event]:
@@ -129,7 +134,9 @@ class EngineCore:
             row.sequence.table is table and table is not None
             for row, table in zip(in_flight.rows, in_flight.tables, strict=True)
         ]
-        self._ledger.took_step(len(alive), alive.count(False))
+        began = max(in_flight.planned, self._ledger.last_commit)
+        self.scheduler.budget.cost.observe(in_flight.work, Seconds(now - began))
+        self._ledger.took_step(len(alive), alive.count(False), now)
         for row, is_alive in zip(in_flight.rows, alive, strict=True):
             if is_alive:
                 self._computed(row)

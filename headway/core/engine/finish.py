@@ -20,14 +20,16 @@ class Ledger:
     prefix_queries: int = 0  # prompt tokens looked up when a request first started
     prefix_hits: int = 0
     wasted_rows: int = 0
+    last_commit: float = 0.0  # on the engine's clock
 
     def next_step(self) -> int:
         """Number of the step that is planned now."""
         self.num_planned += 1
         return self.num_planned
 
-    def took_step(self, num_rows: int, num_wasted: int) -> None:
+    def took_step(self, num_rows: int, num_wasted: int, now: Seconds) -> None:
         """A step was committed; `num_wasted` of its rows had ended in between."""
+        self.last_commit = now
         self.num_steps += 1
         self.last_step_rows = num_rows
         self.wasted_rows += num_wasted

@@ -1,10 +1,12 @@
 """Settings of the engine, and how the open ones are decided at start."""
 
+import math
+
 import msgspec
 
 from headway.core.base.errors import InvalidSetting, NotEnoughMemory
 from headway.core.base.model_card import ModelCard
-from headway.core.base.units import blocks_for
+from headway.core.base.units import Seconds, blocks_for
 
 AUTO = "auto"
 WAITING_CONTEXTS = 32  # full contexts of prompt tokens that may wait, unless it is set
@@ -20,7 +22,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     max_model_len: int | str | None = None  # tokens of prompt and answer together
     max_num_seqs: int = 32  # sequences in one step
-    max_num_batched_tokens: int = 256  # tokens in one step; a chunk is a running stream's wait
+    max_num_batched_tokens: int = 256  # tokens in one step
+    itl_target: float = 0.15  # seconds a running stream should wait for a token; 0: no target
     block_size: int = 16  # tokens in one KV block
     kv_cache_memory_bytes: int | None = None
     enable_prefix_caching: bool = True
@@ -39,6 +42,7 @@ class ResolvedEngine(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool
     max_waiting_requests: int
     max_waiting_tokens: int
+    itl_target: Seconds | None = None  # None: a step may take as long as its tokens take
 
 
 def check(settings: EngineSettings, card: ModelCard) -> None:
@@ -49,6 +53,10 @@ def check(settings: EngineSettings, card: ModelCard) -> None:
                 f"--{name.replace('_', '-')}",
                 f"must be at least 1, got {getattr(settings, name)}",
             )
+    if not 0.0 <= settings.itl_target < math.inf:
+        raise InvalidSetting(
+            "--itl-target", f"must be seconds, 0 for no target, got {settings.itl_target}"
+        )
     size = settings.block_size
     if size < 1 or size & (size - 1):
         raise InvalidSetting("--block-size", f"must be a power of two of at least 1, got {size}")
@@ -100,6 +108,7 @@ def resolve(
         max_model_len=max_model_len,
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
+        itl_target=Seconds(settings.itl_target) if settings.itl_target else None,
         block_size=settings.block_size,
         num_blocks=num_blocks,
         enable_prefix_caching=settings.enable_prefix_caching,

@@ -12,7 +12,7 @@ from headway.core.base.units import blocks_for
 from headway.core.kv.manager import KvManager
 from headway.core.kv.table import BlockTable
 from headway.core.messages.step import BlockCopy
-from headway.core.sched.chunks import chunk
+from headway.core.sched.chunks import StepBudget
 from headway.core.sched.queue import WaitingQueue
 from headway.core.sched.sequence import Sequence, State
 
@@ -35,16 +35,15 @@ class Scheduler:
     """Owns the waiting line and the running set; the KV manager owns the blocks."""
 
     def __init__(
-        self, kv: KvManager, queue: WaitingQueue, *, max_num_seqs: int, max_num_batched_tokens: int
+        self, kv: KvManager, queue: WaitingQueue, budget: StepBudget, *, max_num_seqs: int
     ) -> None:
         self.kv = kv
         self.queue = queue
+        self.budget = budget
         self.running: dict[int, Sequence] = {}
         self.num_preemptions = 0  # since start
         self._max_num_seqs = max_num_seqs
-        self._max_tokens = max_num_batched_tokens
         self._rows: dict[int, Row] = {}  # of the step being planned
-        self._budget = 0
 
     @property
     def num_free_slots(self) -> int:
@@ -58,7 +57,7 @@ class Scheduler:
         or ends their sequences.
         """
         self._rows = {}
-        self._budget = self._max_tokens
+        self.budget.begin()
         running = sorted(self.running.values(), key=lambda s: s.id)
         for sequence in [s for s in running if s.gap == 1] + [s for s in running if s.gap > 1]:
             if sequence.state is State.RUNNING and sequence.wants_step:
@@ -80,7 +79,7 @@ class Scheduler:
 
     def _continue(self, sequence: Sequence) -> None:
         """Plan the next part of a running sequence, at a later arrival's cost if need be."""
-        num_tokens = chunk(sequence.gap, self._budget)
+        num_tokens = self.budget.chunk(sequence.num_planned, sequence.gap)
         while num_tokens and not self._reserve(sequence, num_tokens):
             victim = max(self.running.values(), key=lambda s: s.id)
             self._preempt(victim)
@@ -94,13 +93,13 @@ class Scheduler:
         if copies is None:
             return False
         self._rows[sequence.id] = Row(sequence, start, num_tokens, copies)
-        self._budget -= num_tokens
+        self.budget.take(start, num_tokens)
         return True
 
     def _preempt(self, victim: Sequence) -> None:
         row = self._rows.pop(victim.id, None)
         if row is not None:
-            self._budget += row.num_tokens
+            self.budget.give_back(row.start, row.num_tokens)
         self._stop_running(victim)
         victim.move(State.WAITING)
         self.queue.push(victim)
@@ -116,7 +115,7 @@ class Scheduler:
         """Start waiting sequences in order, until slots, budget or blocks run out."""
         coming = self._coming_blocks()
         for sequence in list(self.queue):
-            if self._budget < 1 or self.num_free_slots < 1:
+            if self.budget.num_left < 1 or self.num_free_slots < 1:
                 return
             if self._waits_for_leader(sequence) or self._waits_for_prefix(sequence, coming):
                 continue
@@ -128,8 +127,11 @@ class Scheduler:
         """Give a waiting sequence blocks and its first rows; False, and nothing taken, if not."""
         table = self._open_table(sequence)
         sequence.table = table
-        if not self._has_room(sequence) or not self._reserve(
-            sequence, chunk(sequence.gap, self._budget)
+        num_tokens = self.budget.chunk(sequence.num_planned, sequence.gap)
+        if (
+            not num_tokens
+            or not self._has_room(sequence)
+            or not self._reserve(sequence, num_tokens)
         ):
             self.kv.close(table)
             sequence.forget_steps()
