@@ -1,6 +1,6 @@
 """Charts of the benchmarks; matplotlib is an extra (headway[plot])."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ class Bars(NamedTuple):
     title: str
     unit: str
     labels: Sequence[str]
-    series: dict[str, Sequence[float | None]]
+    series: Mapping[str, Sequence[float | None]]
 
 
 class Lines(NamedTuple):
@@ -26,7 +26,7 @@ class Lines(NamedTuple):
     title: str
     x_unit: str
     unit: str
-    curves: dict[str, Sequence[tuple[float, float]]]
+    curves: Mapping[str, Sequence[tuple[float, float]]]
 
 
 Panel = Bars | Lines

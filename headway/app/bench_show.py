@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NoReturn
 
 from tqdm import tqdm
 
@@ -51,11 +52,11 @@ def guarded(name: str, run: Callable[[argparse.Namespace], int], args: argparse.
         return EXIT_INTERRUPTED
 
 
-def progress(args: argparse.Namespace, total: float, label: str, unit: str = "req") -> "tqdm[None]":
+def progress(
+    args: argparse.Namespace, total: float, label: str, unit: str = "req"
+) -> "tqdm[NoReturn]":
     """A progress bar on stderr."""
-    return tqdm(
-        total=total, desc=label, unit=unit, disable=args.no_progress or None, leave=False
-    )
+    return tqdm(total=total, desc=label, unit=unit, disable=args.no_progress or None, leave=False)
 
 
 def save_json(path: Path | None, figures: dict[str, object]) -> None:

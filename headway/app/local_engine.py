@@ -85,7 +85,7 @@ def run_locally(
     workload: Workload,
     *,
     gate: Gate | None = None,
-    on_end: Callable[[], None] | None = None,
+    on_end: Callable[[], object] | None = None,
     on_step: StepSeen | None = None,
 ) -> tuple[list[Record], StepTotals]:
     """Run a workload to its end over real time; one record a request."""
@@ -102,3 +102,4 @@ def run_locally(
     Clients(workload, loop, replica, recorder, gate).start()
     loop.run()
     return list(recorder.records.values()), replica.totals
+

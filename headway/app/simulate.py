@@ -94,9 +94,7 @@ def names(args: argparse.Namespace) -> list[str]:
     """Names of the benchmark's workloads that are asked for."""
     chosen = (args.workloads or "w2,w3,w4,w5").split(",")
     if unknown := [name for name in chosen if name not in WORKLOADS]:
-        raise InvalidSetting(
-            "--workloads", f"has {unknown[0]!r}; there are {', '.join(WORKLOADS)}"
-        )
+        raise InvalidSetting("--workloads", f"has {unknown[0]!r}; there are {', '.join(WORKLOADS)}")
     return chosen
 
 
@@ -216,7 +214,12 @@ def panels(summaries: dict[str, Summary], found: dict[str, Simulated]) -> list[B
         ("whole answer", [total.e2e for total in totals]),
     ):
         shown.append(
-            Bars(title, "s", labels, {"P50": [x.p50 for x in latencies], "P99": [x.p99 for x in latencies]})
+            Bars(
+                title,
+                "s",
+                labels,
+                {"P50": [x.p50 for x in latencies], "P99": [x.p99 for x in latencies]},
+            )
         )
     curves = {name: spread(result.records) for name, result in found.items()}
     shown.append(Lines("share of answers begun within", "s", "share", curves))

@@ -26,9 +26,9 @@ class Recorder:
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
-        self._on_end: list[Callable[[str, Seconds], None]] = []
+        self._on_end: list[Callable[[str, Seconds], object]] = []
 
-    def on_end(self, action: Callable[[str, Seconds], None]) -> None:
+    def on_end(self, action: Callable[[str, Seconds], object]) -> None:
         """Call `action` with a request's id and the time whenever one has ended."""
         self._on_end.append(action)
 

@@ -146,6 +146,18 @@ def closed_loop(mix: Mix, count: int, num_clients: int, rng: Random) -> Workload
     return Workload(queue=tuple(draw(mix, count, rng)), num_clients=num_clients)
 
 
+def with_new_prompts(workload: Workload, rng: Random) -> Workload:
+    """The same arrivals and lengths with other tokens, so that no prefix cache knows them."""
+
+    def renew(planned: Planned) -> Planned:
+        return msgspec.structs.replace(planned, prompt=ids(len(planned.prompt), rng))
+
+    return workload._replace(
+        arrivals=tuple((when, renew(planned)) for when, planned in workload.arrivals),
+        queue=tuple(map(renew, workload.queue)),
+    )
+
+
 def ids(count: int, rng: Random) -> tuple[int, ...]:
     """Random token ids for a prompt."""
     return tuple(rng.choices(range(FIRST_PROMPT_ID, LAST_PROMPT_ID), k=count))
