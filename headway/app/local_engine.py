@@ -102,4 +102,3 @@ def run_locally(
     Clients(workload, loop, replica, recorder, gate).start()
     loop.run()
     return list(recorder.records.values()), replica.totals
-

@@ -1,7 +1,7 @@
 """The clients of a run: they send a workload, and note what comes back."""
 
-from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Protocol
 
 from headway.core.base.errors import HeadwayError
@@ -98,7 +98,6 @@ class Clients:
         self._open = {planned.id for planned in workload.queue}  # not answered yet
         self._num_to_come = len(workload.requests)
         self._seeds = {planned.id: seed for seed, planned in enumerate(workload.requests)}
-        self._coming = deque(workload.arrivals)
         recorder.on_end(self._ended)
 
     def start(self) -> None:
@@ -106,33 +105,27 @@ class Clients:
         now = self._schedule.now()
         for _ in range(self._workload.num_clients):
             self._schedule.at(now, self._send_next)
-        self._wait_for_arrival(now)
+        # All at once, so that what arrives at one time is there before anything comes of it.
+        for when, planned in self._workload.arrivals:
+            self._schedule.at(max(now, when), partial(self._arrive, planned, when))
 
     def _send_next(self, now: Seconds) -> None:
         planned = next(self._queue, None)
         if planned is not None:
-            self._send(planned, now)
+            self._send(planned, now, now)
 
-    def _wait_for_arrival(self, now: Seconds) -> None:
-        if self._coming:
-            when = max(now, self._coming[0][0])
-            self._schedule.at(when, self._arrival)
-
-    def _arrival(self, now: Seconds) -> None:
-        if self._workload.stop_with_queue and not self._open:
-            self._num_to_come -= len(self._coming)
-            self._coming.clear()
-            if not self._num_to_come:
-                self._gate.close()
-                self._let_in(now)
+    def _arrive(self, planned: Planned, due: Seconds, now: Seconds) -> None:
+        if self._open or not self._workload.stop_with_queue:
+            # Over real time a step may keep the schedule busy past the time it was due at.
+            self._send(planned, due, now)
             return
-        due, planned = self._coming.popleft()
-        self._send(planned, now, due)
-        self._wait_for_arrival(now)
+        self._num_to_come -= 1
+        if not self._num_to_come:
+            self._gate.close()
+            self._let_in(now)
 
-    def _send(self, planned: Planned, now: Seconds, due: Seconds | None = None) -> None:
-        # Over real time a step may keep the schedule busy past the time at which it was due.
-        self._recorder.sent(planned, now if due is None else due)
+    def _send(self, planned: Planned, due: Seconds, now: Seconds) -> None:
+        self._recorder.sent(planned, due)
         self._num_to_come -= 1
         self._gate.arrive(planned, now)
         if not self._num_to_come:

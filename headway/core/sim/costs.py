@@ -36,6 +36,7 @@ class MeasuredStep(msgspec.Struct, frozen=True, kw_only=True):
     prefill_tokens: int
     prefill_pairs: int
     seconds: float
+    pause: float = 0.0  # from its end to the next plan, where that followed at once
 
     @property
     def work(self) -> StepWork:
@@ -93,6 +94,7 @@ class RecordedSteps:
     def __init__(self, steps: Sequence[MeasuredStep]) -> None:
         self._steps: Iterator[MeasuredStep] = iter(steps)
         self._last = Seconds(0.0)
+        self._last_pause = Seconds(0.0)
         self.num_taken = 0
         self.mismatches = 0
 
@@ -103,8 +105,12 @@ class RecordedSteps:
         if step is None or step.work != work:
             self.mismatches += 1
         if step is not None:
-            self._last = Seconds(step.seconds)
+            self._last, self._last_pause = Seconds(step.seconds), Seconds(step.pause)
         return self._last
+
+    def pause(self) -> Seconds:
+        """From the end of the step that was taken last to the next plan."""
+        return self._last_pause
 
 
 def work_of(plan: StepPlan) -> StepWork:

@@ -71,7 +71,8 @@ class LoopReplica:
     """One replica on a schedule: takes requests between steps, plans, runs, commits.
 
     This is the real driver's order at depth 0: what arrives during a step is seen after it.
-    `probe` is called after each step with the engine and the step's duration.
+    `probe` is called after each step with the engine and the step's duration; `pause` says how
+    long it then takes until the next plan.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class LoopReplica:
         listener: Listener,
         *,
         probe: Probe | None = None,
+        pause: Callable[[], Seconds] | None = None,
     ) -> None:
         self.core = core
         self.totals = StepTotals()
@@ -89,6 +91,7 @@ class LoopReplica:
         self._loop = loop
         self._listener = listener
         self._probe = probe
+        self._pause = pause
         self._inbox: list[EngineRequest] = []
         self._cancels: list[str] = []
         self._busy = False
@@ -139,4 +142,5 @@ class LoopReplica:
         if self._probe is not None:
             self._probe(self.core, took)
         # After all that is due now: whoever arrives at this very moment is in the next plan.
-        self._loop.at(now, self._next)
+        pause = 0.0 if self._pause is None else self._pause()
+        self._loop.at(Seconds(now + pause), self._next)

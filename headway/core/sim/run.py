@@ -7,7 +7,7 @@ from headway.core.engine.core import EngineCore
 from headway.core.engine.settings import ResolvedEngine
 from headway.core.messages.health import ReplicaStatus
 from headway.core.sim.clients import Clients, Recorder
-from headway.core.sim.costs import StepCost
+from headway.core.sim.costs import RecordedSteps, StepCost
 from headway.core.sim.executor import SimExecutor, SimTokenizer
 from headway.core.sim.gate import Gate
 from headway.core.sim.loop import SimLoop
@@ -43,10 +43,11 @@ def simulate(
     probe: Probe | None = None,
 ) -> Simulated:
     """Run a workload to its end; the same arguments give the same result."""
+    pause = cost.pause if isinstance(cost, RecordedSteps) else None
     loop, recorder = SimLoop(), Recorder()
     core = EngineCore(settings, SimTokenizer())
     executor = SimExecutor(cost, answer_ends(workload.requests))
-    replica = LoopReplica(core, SimRuns(executor, loop), loop, recorder, probe=probe)
+    replica = LoopReplica(core, SimRuns(executor, loop), loop, recorder, probe=probe, pause=pause)
     Clients(workload, loop, replica, recorder, gate).start()
     loop.run()
     return Simulated(
