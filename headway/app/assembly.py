@@ -15,7 +15,7 @@ from headway.core.messages.health import LoadProgress, ReplicaHello
 from headway.core.messages.path import Sampling
 from headway.core.messages.step import SamplingState, ScoreWork, StepPlan
 from headway.service.loaders.model_files import ModelFile
-from headway.service.loaders.tokenizer_files import build_tokenizer
+from headway.service.loaders.tokenizer_files import build_table
 from headway.service.replica.server import Loaded
 
 GIB = 1024**3
@@ -58,7 +58,7 @@ def assemble(
     progress: Callable[[LoadProgress], None],
 ) -> tuple[EngineCore, Executor]:
     """The engine and its executor, which has done one step."""
-    core = EngineCore(engine, build_tokenizer(model_file), model=model.card.name)
+    core = EngineCore(engine, build_table(model_file), model=model.card.name)
     executor = make_executor(core)
     progress(LoadProgress(stage="warm-up", done=0, total=1))
     warm_up(executor)

@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from headway.app.bench_model import guarded, settings_of
 from headway.app.bench_plot import Bars, Lines, draw
 from headway.app.bench_show import (
     add_output,
-    guarded,
+    checked,
     milliseconds,
     percent,
     progress,
@@ -28,7 +29,6 @@ from headway.app.bench_show import (
 from headway.app.bench_steps import measure
 from headway.app.cost_file import read_cost_file
 from headway.app.local_engine import LocalEngine, local_engine, run_locally
-from headway.app.option_flags import add_engine_options, engine_settings
 from headway.app.simulate import lengths
 from headway.core.base.errors import InvalidSetting
 from headway.core.base.units import Seconds
@@ -60,7 +60,6 @@ Runner = Callable[[Workload, Gate, Callable[[], object]], Ran]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare its options."""
-    add_engine_options(parser.add_argument_group("engine"))
     work = parser.add_argument_group("workload")
     work.add_argument("--num-requests", type=int, default=160)
     work.add_argument(
@@ -72,12 +71,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where = parser.add_argument_group("where it runs")
     where.add_argument("--simulate", action="store_true", help="under the simulated clock")
     where.add_argument("--cost-table", type=Path, help="for --simulate: of `headway bench steps`")
-    add_output(parser.add_argument_group("result"), quick=f"{QUICK_REQUESTS} shorter requests")
+    add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run all three policies, print, write; the exit code."""
-    return guarded("bench batching", _run, args)
+    return guarded("batching", lambda: checked(args, _run))
 
 
 def policies(size: int, window: float) -> dict[str, Callable[[], Gate]]:
@@ -104,7 +103,7 @@ def mix_of(args: argparse.Namespace) -> Mix:
 @contextmanager
 def runner(args: argparse.Namespace) -> Iterator[tuple[Runner, int, str]]:
     """How a workload is run, the number of slots, and what it runs on."""
-    settings = engine_settings(args, {"max_num_seqs": DEFAULT_SLOTS})
+    settings = settings_of(args, {"max_num_seqs": DEFAULT_SLOTS})
     if args.simulate:
         costs = measure(args) if args.cost_table is None else read_cost_file(args.cost_table)
         engine = costs.engine(settings.engine)

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from headway.app.bench_model import guarded
 from headway.app.bench_plot import Bars, draw
-from headway.app.bench_show import add_output, guarded, percent, progress, save_json, table
+from headway.app.bench_show import add_output, checked, percent, progress, save_json, table
 from headway.app.cost_file import read_cost_file
 from headway.core.base.errors import InvalidSetting
 from headway.core.engine.settings import ResolvedEngine
@@ -62,12 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     work.add_argument("--long", default="1950+50", help="the same of long ones")
     work.add_argument("--short-share", type=float, default=0.7, help="short ones of all")
     work.add_argument("--cost-table", type=Path, help="a file of `headway bench steps --json`")
-    add_output(parser.add_argument_group("result"), quick="300 requests")
+    add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run both cases, print, write; the exit code."""
-    return guarded("bench memory", _run, args)
+    return guarded("memory", lambda: checked(args, _run))
 
 
 def requests(args: argparse.Namespace) -> list[Planned]:

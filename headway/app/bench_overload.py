@@ -13,6 +13,7 @@ from random import Random
 
 import msgspec
 
+from headway.app.bench_model import guarded, settings_of
 from headway.app.bench_overload_report import checks, panels, show
 from headway.app.bench_overload_sites import (
     HttpSite,
@@ -22,10 +23,9 @@ from headway.app.bench_overload_sites import (
     start_options,
 )
 from headway.app.bench_plot import draw
-from headway.app.bench_show import EXIT_FAILED, add_output, guarded, save_json
+from headway.app.bench_show import EXIT_FAILED, add_output, checked, save_json
 from headway.app.bench_steps import measure
 from headway.app.cost_file import read_cost_file
-from headway.app.option_flags import add_engine_options, engine_settings
 from headway.app.served import Served, running_server
 from headway.app.simulate import lengths
 from headway.core.base.errors import InvalidSetting
@@ -47,7 +47,6 @@ MINUTES, QUICK_SECONDS = 10.0, 8.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare its options."""
-    add_engine_options(parser.add_argument_group("engine of the server that is started"))
     where = parser.add_argument_group("where it runs")
     where.add_argument("--base-url", help="a running server, e.g. http://127.0.0.1:8000")
     where.add_argument(
@@ -65,12 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     work.add_argument("--clients", type=int, default=48, help="of the closed loop that measures it")
     work.add_argument("--prompt-len", default="64:1500", help="tokens; LOW:HIGH is log-normal")
     work.add_argument("--output-len", default="16:256", help="tokens; LOW:HIGH is log-normal")
-    add_output(parser.add_argument_group("result"), quick=f"{QUICK_SECONDS:g} s at each load")
+    add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run all loads, print, write; 1 when a request was lost."""
-    return guarded("bench overload", _run, args)
+    return guarded("overload", lambda: checked(args, _run))
 
 
 def mix_of(args: argparse.Namespace) -> Mix:
@@ -123,7 +122,7 @@ def site_of(args: argparse.Namespace) -> Iterator[Site]:
     """Where the requests go; raises StartError."""
     if args.simulate:
         costs = measure(args) if args.cost_table is None else read_cost_file(args.cost_table)
-        engine = costs.engine(engine_settings(args).engine)
+        engine = costs.engine(settings_of(args).engine)
         yield SimSite(engine, costs.table, costs.card.name, args)
     elif args.base_url is not None:
         yield HttpSite(Served(args.base_url.rstrip("/")), keys_of(args.key), args)

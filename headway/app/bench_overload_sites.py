@@ -14,7 +14,6 @@ from headway.app.bench_client import make_http
 from headway.app.bench_options import LOOPBACK
 from headway.app.bench_overload_client import Sender, Wire, counters, model_of, send_workload
 from headway.app.bench_show import progress
-from headway.app.option_flags import COMPUTING
 from headway.app.options import BY_KEY
 from headway.app.served import Served, resident_bytes
 from headway.core.base.errors import StartError
@@ -26,6 +25,7 @@ from headway.core.sim.run import simulate
 from headway.core.sim.workload import Workload
 
 SAMPLE_S = 1.0
+SET_HERE = frozenset({"seed", "log_level"})  # keys of options that are not handed on
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def start_options(
     options: list[str] = ["--log-level", "warning"]
     for key, value in vars(args).items():
         option = BY_KEY.get(key)
-        if option is None or not (option.section == "engine" or key in COMPUTING):
+        if option is None or key in SET_HERE:
             continue
         if option.is_switch:
             options.append(f"--{'' if value else 'no-'}{option.name}")

@@ -36,6 +36,8 @@ def check_plot(path: Path) -> None:
     """Refuse a name or a missing library before a run; raises StartError."""
     if path.suffix not in SUFFIXES:
         raise InvalidSetting("--plot", f"must end in {' or '.join(SUFFIXES)}, got {path.name}")
+    if not path.absolute().parent.is_dir():
+        raise InvalidSetting("--plot", f"there is no folder {path.absolute().parent}")
     _figure_class()
 
 

@@ -178,26 +178,26 @@ class LoadShape(msgspec.Struct, frozen=True, kw_only=True):
 def table(summary: Summary, load: LoadShape, metrics: Sequence[str]) -> str:
     """The result as people know it; `metrics` names the latencies to show."""
     lines = [" Serving Benchmark Result ".center(WIDTH, "=")]
-    lines += [_line("Successful requests:", summary.completed)]
-    lines += [_line("Failed requests:", summary.failed)]
+    lines += [line("Successful requests:", summary.completed)]
+    lines += [line("Failed requests:", summary.failed)]
     if load.max_concurrency is not None:
-        lines += [_line("Maximum request concurrency:", load.max_concurrency)]
+        lines += [line("Maximum request concurrency:", load.max_concurrency)]
     if not math.isinf(load.request_rate):
-        lines += [_line("Request rate configured (RPS):", load.request_rate)]
+        lines += [line("Request rate configured (RPS):", load.request_rate)]
     total = summary.total_input_tokens + summary.total_output_tokens
     lines += [
-        _line("Benchmark duration (s):", summary.duration),
-        _line("Total input tokens:", summary.total_input_tokens),
-        _line("Total generated tokens:", summary.total_output_tokens),
-        _line("Request throughput (req/s):", summary.per_second(summary.completed)),
+        line("Benchmark duration (s):", summary.duration),
+        line("Total input tokens:", summary.total_input_tokens),
+        line("Total generated tokens:", summary.total_output_tokens),
+        line("Request throughput (req/s):", summary.per_second(summary.completed)),
     ]
     if summary.good is not None:
-        lines += [_line("Request goodput (req/s):", summary.per_second(summary.good))]
+        lines += [line("Request goodput (req/s):", summary.per_second(summary.good))]
     lines += [
-        _line("Output token throughput (tok/s):", summary.per_second(summary.total_output_tokens)),
-        _line("Peak output token throughput (tok/s):", summary.max_output_tokens_per_s),
-        _line("Peak concurrent requests:", summary.max_concurrent_requests),
-        _line("Total token throughput (tok/s):", summary.per_second(total)),
+        line("Output token throughput (tok/s):", summary.per_second(summary.total_output_tokens)),
+        line("Peak output token throughput (tok/s):", summary.max_output_tokens_per_s),
+        line("Peak concurrent requests:", summary.max_concurrent_requests),
+        line("Total token throughput (tok/s):", summary.per_second(total)),
     ]
     for name in metrics:
         lines += _series_lines(name, summary.series[name])
@@ -210,14 +210,20 @@ def _series_lines(name: str, series: Series) -> list[str]:
     title, short = TITLES[name]
     return [
         title.center(WIDTH, "-"),
-        _line(f"Mean {short} (ms):", series.mean),
-        _line(f"Median {short} (ms):", series.median),
-        *(_line(f"P{percent:g} {short} (ms):", value) for percent, value in series.percentiles),
+        line(f"Mean {short} (ms):", series.mean),
+        line(f"Median {short} (ms):", series.median),
+        *(line(f"P{percent:g} {short} (ms):", value) for percent, value in series.percentiles),
     ]
 
 
-def _line(name: str, value: float) -> str:
-    text = str(value) if isinstance(value, int) else f"{value:.2f}"
+def rule(title: str) -> str:
+    """A line of `=` with a title in its middle."""
+    return (f" {title} " if title else "").center(WIDTH, "=")
+
+
+def line(name: str, value: object) -> str:
+    """One row of a table; floats with two decimals."""
+    text = f"{value:.2f}" if isinstance(value, float) else str(value)
     return f"{name:<40} {text:<10}".rstrip()
 
 

@@ -1,10 +1,8 @@
 """What the benchmarks have in common: their output options, progress, tables and files."""
 
 import argparse
-import json
 import os
 import platform
-import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,67 +11,44 @@ from typing import NoReturn
 from tqdm import tqdm
 
 from headway import __version__
+from headway.app.bench_model import add_common, write_json
 from headway.app.bench_plot import check_plot
-from headway.core.base.errors import InvalidSetting, StartError
 
-EXIT_FAILED, EXIT_NOT_STARTED, EXIT_INTERRUPTED = 1, 2, 130
+EXIT_FAILED = 1
 
 
-def add_output(parser: argparse._ActionsContainer, *, quick: str) -> None:
-    """Declare --quick, --json, --plot and --seed; `quick` says what is made smaller."""
-    parser.add_argument("--quick", action="store_true", help=f"at most a minute: {quick}")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write the figures here")
-    parser.add_argument(
-        "--plot", type=Path, metavar="PATH", help="draw them here; .svg or .png [headway[plot]]"
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Declare --json, --quick, --plot and --seed."""
+    add_common(parser)
+    group = parser.add_argument_group("result, drawn")
+    group.add_argument(
+        "--plot", type=Path, metavar="PATH", help="draw the figures; .svg or .png [headway[plot]]"
     )
     parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn")
-    parser.add_argument("--no-progress", action="store_true", help="no progress bar")
 
 
-def check_output(args: argparse.Namespace) -> None:
-    """Refuse what would fail only after the run; raises StartError."""
-    for option, path in (("--json", args.json), ("--plot", args.plot)):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise InvalidSetting(option, f"there is no folder {path.absolute().parent}")
+def checked(args: argparse.Namespace, work: Callable[[argparse.Namespace], int]) -> int:
+    """Do the work, after refusing what would fail only at its end; raises StartError."""
     if args.plot is not None:
         check_plot(args.plot)
-
-
-def guarded(name: str, run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
-    """Run a benchmark; the exit code, with one line on stderr when it could not start."""
-    try:
-        check_output(args)
-        return run(args)
-    except StartError as error:
-        print(f"headway {name}: {' '.join(error.message.split())}", file=sys.stderr)
-        return EXIT_NOT_STARTED
-    except KeyboardInterrupt:
-        print(f"headway {name}: interrupted; nothing is reported", file=sys.stderr)
-        return EXIT_INTERRUPTED
+    return work(args)
 
 
 def progress(
     args: argparse.Namespace, total: float, label: str, unit: str = "req"
 ) -> "tqdm[NoReturn]":
     """A progress bar on stderr."""
-    return tqdm(total=total, desc=label, unit=unit, disable=args.no_progress or None, leave=False)
+    return tqdm(total=total, desc=label, unit=unit, disable=args.disable_tqdm, leave=False)
 
 
 def save_json(path: Path | None, figures: dict[str, object]) -> None:
     """Write figures beside what they depend on; raises StartError when that fails."""
-    if path is None:
-        return
-    result = {
+    heading = {
         "date": datetime.now(UTC).isoformat("T", "seconds"),
         "headway": __version__,
         "machine": machine(),
-        **figures,
     }
-    try:
-        path.write_text(json.dumps(result, indent=1) + "\n")
-    except OSError as error:
-        raise StartError(f"--json: cannot write {path}: {error.strerror}") from error
-    print(f"wrote {path}")
+    write_json(path, heading | figures)
 
 
 def machine() -> dict[str, object]:

@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from headway.app.bench_model import guarded, settings_of
 from headway.app.bench_show import (
     add_output,
-    guarded,
+    checked,
     machine,
     percent,
     progress,
@@ -22,7 +23,6 @@ from headway.app.bench_show import (
 )
 from headway.app.cost_file import CostFile, make_cost_file
 from headway.app.local_engine import LocalEngine, local_engine, run_locally
-from headway.app.option_flags import add_engine_options, engine_settings
 from headway.app.wall_loop import WallLoop, WallRuns
 from headway.core.base.units import Seconds
 from headway.core.cost.work import StepWork
@@ -54,18 +54,17 @@ QUICK = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare its options."""
-    add_engine_options(parser.add_argument_group("engine"))
-    add_output(parser.add_argument_group("result"), quick="a coarser grid")
+    add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print, write; the exit code."""
-    return guarded("bench steps", _run, args)
+    return guarded("steps", lambda: checked(args, _run))
 
 
 def measure(args: argparse.Namespace) -> CostFile:
     """Load the engine that the arguments describe and measure it; raises StartError."""
-    with local_engine(engine_settings(args)) as engine:
+    with local_engine(settings_of(args)) as engine:
         free_bytes = available_bytes()  # after the weights, as the server asks
         steps = measure_steps(engine, QUICK if args.quick else GRID, args)
         pool = engine.hello.num_blocks * engine.core.settings.block_size

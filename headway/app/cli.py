@@ -96,24 +96,24 @@ def _no_option(command: str, given: str) -> str:
 
 
 def _bench(arguments: Sequence[str]) -> int:
-    # Here and not above: HTTP client, datasets and the simulator are of no use to a server.
+    # Here and not above: HTTP clients, kernels and the simulator are of no use to a server.
     from headway.app.bench_commands import COMMANDS
 
     top = OneLineParser(prog="headway bench", description="Measure a server or an engine.")
     commands = top.add_subparsers(dest="what", required=True, parser_class=OneLineParser)
     for name, command in COMMANDS.items():
-        command.add_arguments(commands.add_parser(name, help=command.help))
-    args = top.parse_args(arguments)
-    return COMMANDS[args.what].run(args)
+        command.declare(commands.add_parser(name, help=command.help, allow_abbrev=False))
+    chosen = top.parse_args(arguments)
+    return COMMANDS[chosen.what].run(chosen)
 
 
 def _simulate(arguments: Sequence[str]) -> int:
     # Here and not above: as for bench.
-    from headway.app import simulate
+    from headway.app.bench_commands import SIMULATE
 
-    command = OneLineParser(prog="headway simulate", description=simulate.__doc__)
-    simulate.add_arguments(command)
-    return simulate.run(command.parse_args(arguments))
+    command = OneLineParser(prog="headway simulate", allow_abbrev=False)
+    SIMULATE.declare(command)
+    return SIMULATE.run(command.parse_args(arguments))
 
 
 _NOT_OPTIONS = frozenset({"command", "config", "model_path"})

@@ -10,21 +10,23 @@ import sys
 import time
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import uvloop
 
 from headway import __version__
 from headway.app.settings import Settings
+from headway.app.settle import give_back
 from headway.core.engine.settings import check
-from headway.core.messages.health import LoadProgress, ReplicaHello
+from headway.core.messages.health import LoadProgress, ReplicaHello, StepReport
 from headway.service.control.supervise import Observers, Supervisor
 from headway.service.gateway.assemble import Assembled, GatewayNeeds, assemble
 from headway.service.gateway.encode import Encoder
-from headway.service.gateway.gauges import EngineTotals
+from headway.service.gateway.gauges import EngineTotals, Gauges
 from headway.service.gateway.lifecycle import CLOSE_S, HttpServer, StopSignals, bind, url_of
 from headway.service.gateway.model import ServedModel
+from headway.service.gateway.server import Gateway
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.loaders.builtin import fetch_builtin
 from headway.service.loaders.chat_template import ChatTemplate
@@ -42,14 +44,27 @@ TICK_S = 1.0
 END_NOW_S = 2.0  # for the engine's process after a second signal
 
 
-class Opened(NamedTuple):
+class Opened:
     """What was read and taken before anything slow began."""
 
-    settings: Settings
-    listener: socket.socket
-    model_file: ModelFile
-    encoder: Encoder
-    progress: ConsoleProgress
+    def __init__(
+        self,
+        settings: Settings,
+        listener: socket.socket,
+        model_file: ModelFile,
+        progress: ConsoleProgress,
+    ) -> None:
+        self.settings = settings
+        self.listener = listener
+        self.card = model_file.card
+        self.progress = progress
+        self._model_file: ModelFile | None = model_file
+
+    def take_model_file(self) -> ModelFile:
+        """The file, once: its vocabulary, megabytes of text, is let go with it."""
+        taken, self._model_file = self._model_file, None
+        assert taken is not None, "the model file was taken before"
+        return taken
 
 
 def serve(settings: Settings) -> int:
@@ -66,12 +81,8 @@ def serve(settings: Settings) -> int:
     try:
         cache = Path(settings.cache_dir) if settings.cache_dir else None
         path = settings.model or fetch_builtin(progress, cache)
-        model_file = open_model(path)
-        check(settings.engine, model_file.card)
-        encoder = Encoder(
-            build_tokenizer(model_file), ChatTemplate(model_file), settings.gateway.encode_threads
-        )
-        opened = Opened(settings, listener, model_file, encoder, progress)
+        opened = Opened(settings, listener, open_model(path), progress)
+        check(settings.engine, opened.card)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(opened))
     finally:
@@ -89,9 +100,9 @@ def fit_connections(settings: GatewaySettings) -> GatewaySettings:
     return msgspec.structs.replace(settings, max_connections=most)
 
 
-def served_names(settings: Settings, model_file: ModelFile) -> tuple[str, ...]:
+def served_names(settings: Settings, path: str) -> tuple[str, ...]:
     """The names that were set, or the file's name without and with its type of weights."""
-    stem = Path(model_file.path).stem
+    stem = Path(path).stem
     return settings.served_model_name or tuple(dict.fromkeys((QUANT_SUFFIX.sub("", stem), stem)))
 
 
@@ -113,6 +124,12 @@ async def _run(opened: Opened) -> int:
     return await _Process(opened).run()
 
 
+async def _tick(gauges: Gauges) -> None:
+    while True:
+        gauges.tick()
+        await asyncio.sleep(TICK_S)
+
+
 class _Process:
     """The parts of a running server, from start to end."""
 
@@ -120,27 +137,42 @@ class _Process:
         self._opened = opened
         self._began = time.monotonic()
         self._signals = StopSignals()
-        self._supervisor, self._parts = self._build()
-        self._server = HttpServer(self._parts.gateway, opened.settings.gateway, opened.listener)
+        self._clock = SystemClock()
+        self._totals = EngineTotals()
+        self._supervisor = self._make_supervisor()
 
     async def run(self) -> int:
-        """Start, serve, end; raises StartError when the engine's first start fails."""
+        """Start, serve, end; raises StartError when the file is unfit or the engine's first
+        start fails.
+        """
         self._signals.install()
-        http = asyncio.create_task(self._server.run_until_stopped())
-        ticks = asyncio.create_task(self._tick())
+        self._supervisor.start()
         try:
-            self._supervisor.start()
+            # The engine's process starts meanwhile; the thread leaves the loop to it.
+            encoder = await asyncio.to_thread(self._make_encoder)
+            try:
+                await self._serve(self._assemble(encoder))
+            finally:
+                encoder.close()
+        finally:
+            await self._end_engine()
+        return 0
+
+    async def _serve(self, parts: Assembled) -> None:
+        server = HttpServer(parts.gateway, self._opened.settings.gateway, self._opened.listener)
+        http = asyncio.create_task(server.run_until_stopped())
+        ticks = asyncio.create_task(_tick(parts.gauges))
+        try:
             if await self._first_of(self._supervisor.wait_ready(), http):
+                give_back()
                 self._show_ready()
                 await self._first_of(asyncio.Event().wait(), http)
-            await self._drain()
+            await self._drain(parts.gateway)
         finally:
             ticks.cancel()
-            self._server.stop()
+            server.stop()
             await self._end_engine()
             await asyncio.wait((http,), timeout=2 * CLOSE_S)
-            self._opened.encoder.close()
-        return 0
 
     async def _first_of(self, work: Coroutine[Any, Any, object], http: asyncio.Task[None]) -> bool:
         """Do the work unless a signal comes first; False when it did. Raises what fails."""
@@ -157,9 +189,9 @@ class _Process:
             task.cancel()
             asked.cancel()
 
-    async def _drain(self) -> None:
+    async def _drain(self, gateway: Gateway) -> None:
         """Let requests finish within the limit; a second signal ends that at once."""
-        gateway, timeout = self._parts.gateway, self._opened.settings.gateway.shutdown_timeout
+        timeout = self._opened.settings.gateway.shutdown_timeout
         gateway.drain()
         landed = asyncio.ensure_future(gateway.landed())
         insisted = asyncio.ensure_future(self._signals.insisted.wait())
@@ -185,17 +217,16 @@ class _Process:
         with contextlib.suppress(asyncio.CancelledError):
             await stopping
 
-    async def _tick(self) -> None:
-        while True:
-            self._parts.gauges.tick()
-            await asyncio.sleep(TICK_S)
+    def _make_encoder(self) -> Encoder:
+        model_file = self._opened.take_model_file()
+        threads = self._opened.settings.gateway.encode_threads
+        return Encoder(build_tokenizer(model_file), ChatTemplate(model_file), threads)
 
-    def _build(self) -> tuple[Supervisor, Assembled]:
-        settings, model_file = self._opened.settings, self._opened.model_file
-        clock, totals = SystemClock(), EngineTotals()
+    def _make_supervisor(self) -> Supervisor:
+        settings, card = self._opened.settings, self._opened.card
         spec = ReplicaSpec(
-            model_path=model_file.path,
-            card=model_file.card,
+            model_path=card.path,
+            card=card,
             engine=settings.engine,
             executor=settings.executor_choice,
             cache_dir=settings.cache_dir,
@@ -206,16 +237,19 @@ class _Process:
             log_level=settings.log_level,
             log_json=settings.log_json,
         )
-        observers = Observers(
-            on_report=lambda _: totals.observe(supervisor.view(), clock.now()),
-            on_load=self._show_load,
-        )
-        supervisor = Supervisor(spec, settings.supervisor, clock, observers)
+        observers = Observers(on_report=self._observe, on_load=self._show_load)
+        return Supervisor(spec, settings.supervisor, self._clock, observers)
+
+    def _observe(self, _: StepReport) -> None:
+        self._totals.observe(self._supervisor.view(), self._clock.now())
+
+    def _assemble(self, encoder: Encoder) -> Assembled:
+        settings, card = self._opened.settings, self._opened.card
         model = ServedModel(
-            names=served_names(settings, model_file),
-            root=model_file.card.name,
-            vocab_size=model_file.card.vocab_size,
-            context_length=model_file.card.context_length,
+            names=served_names(settings, card.path),
+            root=card.name,
+            vocab_size=card.vocab_size,
+            context_length=card.context_length,
             created=int(time.time()),
         )
         needs = GatewayNeeds(
@@ -224,13 +258,13 @@ class _Process:
             engine=settings.engine,
             seed=settings.seed,
             model=model,
-            encoder=self._opened.encoder,
-            replica=supervisor,
-            totals=totals,
-            clock=clock,
+            encoder=encoder,
+            replica=self._supervisor,
+            totals=self._totals,
+            clock=self._clock,
             version=__version__,
         )
-        return supervisor, assemble(needs)
+        return assemble(needs)
 
     def _show_load(self, progress: LoadProgress) -> None:
         if self._supervisor.view().restarts > 0:
@@ -244,6 +278,6 @@ class _Process:
         self._opened.progress.close()
         hello = self._supervisor.view().hello
         if hello is not None:
-            name = served_names(self._opened.settings, self._opened.model_file)[0]
+            name = served_names(self._opened.settings, self._opened.card.path)[0]
             took_s = time.monotonic() - self._began
             print(banner(url_of(self._opened.listener), name, hello, took_s), flush=True)

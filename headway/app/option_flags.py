@@ -1,14 +1,9 @@
-"""Settings of the server as flags of other commands too."""
+"""A setting of the server as a flag of any command."""
 
 import argparse
-import os
-from collections.abc import Sequence
 
-from headway.app.options import BY_KEY, OPTIONS, Option
-from headway.app.settings import Settings, default_of, merge
-
-# Of the options outside of the engine's section, those that change what it computes with.
-COMPUTING = ("model", "cache_dir", "threads")
+from headway.app.options import Option
+from headway.app.settings import default_of
 
 
 def add_option(group: argparse._ActionsContainer, option: Option) -> None:
@@ -34,27 +29,3 @@ def add_option(group: argparse._ActionsContainer, option: Option) -> None:
             metavar=option.name.rpartition("-")[2].upper(),
             help=text,
         )
-
-
-def add_engine_options(
-    group: argparse._ActionsContainer, others: Sequence[str] = COMPUTING
-) -> None:
-    """All settings of the engine, by the names that `headway serve` has for them."""
-    for option in OPTIONS:
-        if option.section == "engine" or option.key in others:
-            add_option(group, option)
-
-
-def engine_settings(
-    args: argparse.Namespace, defaults: dict[str, object] | None = None
-) -> Settings:
-    """The settings tree of the flags, over the environment; raises InvalidSetting.
-
-    `defaults` hold where a flag is not given, before the environment does.
-    """
-    given = {
-        key: value
-        for key, value in vars(args).items()
-        if key in BY_KEY and (BY_KEY[key].section == "engine" or key in COMPUTING)
-    }
-    return merge((defaults or {}) | given, os.environ, None)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import platformdirs
 
+from headway.app.settle import give_back
 from headway.compute.cpu import kernel_cache
 from headway.core.base.errors import BadFrame, ExecutorUnsuitable, InvalidSetting, StartError
 from headway.core.messages.health import LoadProgress
@@ -88,6 +89,7 @@ def _load_with_numba(launch: Launch, progress: Callable[[LoadProgress], None]) -
 
     found = load_cpu(launch, progress, SystemClock())
     kernel_cache.seal(folder)
+    give_back()
     return found
 
 

@@ -12,10 +12,11 @@ from random import Random
 
 import msgspec
 
+from headway.app.bench_model import guarded, settings_of
 from headway.app.bench_plot import Bars, Lines, draw
 from headway.app.bench_show import (
     add_output,
-    guarded,
+    checked,
     milliseconds,
     percent,
     save_json,
@@ -23,7 +24,6 @@ from headway.app.bench_show import (
 )
 from headway.app.bench_steps import measure
 from headway.app.cost_file import CostFile, read_cost_file
-from headway.app.option_flags import add_engine_options, engine_settings
 from headway.app.trace_file import read_trace
 from headway.core.base.errors import InvalidSetting
 from headway.core.sim.report import Figures, Record, Summary
@@ -44,7 +44,6 @@ CURVE_POINTS = 200
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare its options."""
-    add_engine_options(parser.add_argument_group("engine"))
     costs = parser.add_argument_group("costs")
     costs.add_argument("--cost-table", type=Path, help="a file of `headway bench steps --json`")
     costs.add_argument(
@@ -61,12 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     work.add_argument("--prompt-len", default="64:1500", help="tokens; LOW:HIGH is log-normal")
     work.add_argument("--output-len", default="16:256", help="tokens; LOW:HIGH is log-normal")
     work.add_argument("--prefix-len", type=int, default=0, help="tokens that all prompts share")
-    add_output(parser.add_argument_group("result"), quick="20 s of w5")
+    add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Simulate, print, write; the exit code."""
-    return guarded("simulate", _run, args)
+    return guarded("simulate", lambda: checked(args, _run), command="headway")
 
 
 def workloads(args: argparse.Namespace, capacity: float | None) -> dict[str, Workload]:
@@ -130,7 +129,7 @@ def lengths(option: str, text: str) -> Lengths:
 
 
 def _run(args: argparse.Namespace) -> int:
-    settings = engine_settings(args).engine
+    settings = settings_of(args).engine
     names(args)
     costs = _costs(args)
     engine = costs.engine(settings)

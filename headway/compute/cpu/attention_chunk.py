@@ -82,16 +82,17 @@ def find_groups(
 ) -> None:
     """Addresses of a chunk's groups of 16 positions; past position `last`, its own again.
 
-    data  K or V of one layer; step is the distance from one position to the next, in values
+    data  K or V of one layer, in which only the blocks may lie apart; step is the distance
+          from one position to the next, in values
     """
-    num_kv_heads = data.shape[1]
     block_size = data.shape[2] * data.shape[3] // head_dim
-    base = address_of(data)
+    base = address_of(data) + 2 * kv_head * head_dim * block_size
     for i in range(GROUPS):
         position = min(start + 16 * i, last // 16 * 16)
-        block = np.intp(table[position // block_size]) * num_kv_heads + kv_head
-        place = block * head_dim * block_size + position % block_size * step
-        write_address(out + 8 * i, base + 2 * place)
+        block = np.intp(table[position // block_size])
+        write_address(
+            out + 8 * i, base + block * data.strides[0] + 2 * (position % block_size * step)
+        )
 
 
 @kernel

@@ -42,14 +42,19 @@ class KvShape:
 
 
 class KvPool:
-    """K and V side by side; a slot is one token's place: block * block_size + offset."""
+    """K and V side by side; a slot is one token's place: block * block_size + offset.
+
+    In memory a block's bytes of all layers lie together, so that a short context touches few
+    of the system's large pages; were the layers outermost, the first block would touch one of
+    2 MB in each of them.
+    """
 
     def __init__(self, shape: KvShape) -> None:
         """Raises NotEnoughMemory. The system gives a page only when it is first written."""
         self.shape = shape
         try:
-            self.keys: Bits = aligned_zeros(shape.key_sizes, np.uint16)
-            self.values: Bits = aligned_zeros(shape.value_sizes, np.uint16)
+            self.keys: Bits = _blocks_outermost(shape.key_sizes)
+            self.values: Bits = _blocks_outermost(shape.value_sizes)
         except MemoryError as error:
             size = 2 * 2 * prod(shape.key_sizes)
             raise NotEnoughMemory(
@@ -66,6 +71,12 @@ class KvPool:
     def close(self) -> None:
         """Let go of the memory; calling it twice is harmless."""
         self.keys = self.values = np.zeros((0, 0, 0, 0, 0), dtype=np.uint16)
+
+
+def _blocks_outermost(sizes: tuple[int, ...]) -> Bits:
+    """An array [layers, blocks, ...] whose memory is [blocks, layers, ...]."""
+    layers, blocks, *rest = sizes
+    return aligned_zeros((blocks, layers, *rest), np.uint16).swapaxes(0, 1)
 
 
 def aligned_zeros(sizes: Sequence[int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:

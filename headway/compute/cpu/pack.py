@@ -180,6 +180,34 @@ def pack(matrices: Sequence[RawMatrix], allocate: Allocate = aligned) -> tuple[P
     return tuple(_pack_run(run, allocate) for run in joined(matrices))
 
 
+def unpacked(packed: PackedLinear, outputs: npt.NDArray[np.int64]) -> RawMatrix:
+    """Rows of a packed matrix again, bit for bit; those of an F16 file come back as F32.
+
+    outputs  [R] which rows
+    """
+    size = panel_bytes(packed.format, packed.num_inputs)
+    panels = packed.data.reshape(packed.num_panels, size)
+    panel, column = np.divmod(outputs, COLUMNS)
+    if not packed.format.is_quantized:
+        end = packed.num_inputs * COLUMNS * VALUE_BYTES[packed.format]
+        kind = np.uint16 if packed.format is Format.BF16 else np.float32
+        values = panels[:, :end].view(kind).reshape(len(panels), packed.num_inputs, COLUMNS)
+        return RawMatrix(packed.format.name, _as_bytes(values[panel, :, column]))
+    groups, head = packed.num_inputs // GROUP, HEAD_BYTES[packed.format]
+    block = BLOCK_BYTES[packed.format]
+    end = groups * (block - head) * COLUMNS
+    fours = panels[:, :end].view(np.uint32).reshape(len(panels), groups, -1, COLUMNS)
+    scales = panels[:, end : end + groups * head * COLUMNS].view(np.uint16)
+    scales = scales.reshape(len(panels), groups, -1, COLUMNS)
+    rows = np.empty((len(outputs), groups, block), np.uint8)
+    rows[..., :head] = np.ascontiguousarray(scales[panel, :, :, column]).view(np.uint8)
+    values_of = np.ascontiguousarray(fours[panel, :, :, column])
+    if packed.format is Format.Q8_0:
+        values_of ^= np.uint32(0x80808080)
+    rows[..., head:] = values_of.view(np.uint8)
+    return RawMatrix(packed.format.name, rows.reshape(len(outputs), -1))
+
+
 def _check(matrix: RawMatrix) -> None:
     if matrix.type_name not in FORMAT_OF:
         raise ValueError(

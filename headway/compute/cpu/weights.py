@@ -17,6 +17,7 @@ from headway.compute.cpu.pack import (
     num_panels,
     pack,
     panel_bytes,
+    unpacked,
 )
 from headway.compute.cpu.rope import rotation_tables
 from headway.compute.formats.blocks import expand
@@ -39,15 +40,17 @@ KIND, ADDRESS, INPUTS, PANELS = range(4)  # columns that describe one packed mat
 
 
 class Embedding:
-    """Rows of the embedding, kept as the file has them and expanded when asked for."""
+    """Rows of the embedding, expanded when asked for."""
 
-    def __init__(self, type_name: str, rows: npt.NDArray[np.uint8]) -> None:
-        self._type_name = type_name
-        self._rows = rows
+    def __init__(self, rows_of: Callable[[Ints], RawMatrix], num_bytes: int) -> None:
+        """`rows_of` gives the rows [T, bytes of a row] of [T] ids; num_bytes are its own."""
+        self._rows_of = rows_of
+        self.num_bytes = num_bytes
 
     def of(self, token_ids: Ints) -> Floats:
         """[T] ids to [T, C] float32."""
-        return expand(self._type_name, self._rows[token_ids])
+        raw = self._rows_of(token_ids)
+        return expand(raw.type_name, raw.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +100,7 @@ class WeightReader:
             layers.append([self._packed(layer, parts, arena) for parts in LINEARS])
             progress(self._done, self._total)
         head = self._packed(None, (head_part,), arena)
-        embedding_spec = self._specs[None, Part.EMBEDDING]
+        embedding = self._embedding(head if head_part is Part.EMBEDDING else None)
         factors = self._specs.get((None, Part.ROPE_FACTORS))
         frequencies = inverse_frequencies(card, None if factors is None else self._floats(factors))
         cosines, sines = rotation_tables(frequencies, num_positions)
@@ -105,9 +108,7 @@ class WeightReader:
         packed = (*(each for layer in layers for each in layer), head)
         progress(self._total, self._total)
         return Weights(
-            embedding=Embedding(
-                self._file.type_name(embedding_spec), self._file.read_blocks(embedding_spec)
-            ),
+            embedding=embedding,
             linears=np.array([[_described(each) for each in layer] for layer in layers], np.int64),
             head=np.array(_described(head), np.int64),
             norms=norms,
@@ -115,10 +116,23 @@ class WeightReader:
             sines=sines,
             packed=packed,
             num_bytes=sum(each.data.nbytes for each in packed)
+            + embedding.num_bytes
             + norms.nbytes
             + cosines.nbytes
             + sines.nbytes,
         )
+
+    def _embedding(self, head: PackedLinear | None) -> Embedding:
+        """Out of the tied head, so that it is in memory once; else out of the file's rows.
+
+        The rows are copied: nothing may keep the file mapped, whose pages would count as this
+        process's memory and which could be cut short under it.
+        """
+        if head is not None:
+            return Embedding(lambda token_ids: unpacked(head, token_ids), num_bytes=0)
+        spec = self._specs[None, Part.EMBEDDING]
+        type_name, rows = self._file.type_name(spec), self._file.read_blocks(spec).copy()
+        return Embedding(lambda token_ids: RawMatrix(type_name, rows[token_ids]), rows.nbytes)
 
     def _type_of(self, specs: Sequence[TensorSpec]) -> str:
         """The type of matrices that share their input.

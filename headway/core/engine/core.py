@@ -24,7 +24,7 @@ from headway.core.sched.queue import QueueLimits, WaitingQueue
 from headway.core.sched.scheduler import Row, Scheduler
 from headway.core.sched.sequence import RequestGroup, Sequence, State
 from headway.core.text.streamer import TokenStreamer
-from headway.core.text.tokenizer import Tokenizer
+from headway.core.text.tokenizer import Decodes
 
 # The queue's drain rate is measured in front of the engine; this is the backstop's answer.
 RETRY_AFTER = Seconds(1.0)
@@ -47,7 +47,7 @@ class _InFlight(NamedTuple):
 class EngineCore:
     """The engine's decisions for one replica, the same under real and simulated time."""
 
-    def __init__(self, settings: ResolvedEngine, tokenizer: Tokenizer, *, model: str = "") -> None:
+    def __init__(self, settings: ResolvedEngine, tokenizer: Decodes, *, model: str = "") -> None:
         self.settings = settings
         width = blocks_for(settings.max_model_len, settings.block_size)
         self.grid = BlockGrid(settings.max_num_seqs, width)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from headway.core.messages.path import Sampling
 from headway.core.text.stops import StopMatcher, Stopped
-from headway.core.text.tokenizer import Tokenizer
+from headway.core.text.tokenizer import Decodes
 
 _Utf8 = codecs.getincrementaldecoder("utf-8")
 
@@ -25,7 +25,7 @@ class TokenStreamer:
     token.
     """
 
-    def __init__(self, tokenizer: Tokenizer, sampling: Sampling) -> None:
+    def __init__(self, tokenizer: Decodes, sampling: Sampling) -> None:
         self._tokenizer = tokenizer
         self._skip_special = sampling.skip_special_tokens
         self._decoder = _Utf8(errors="replace")

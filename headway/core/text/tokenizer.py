@@ -16,8 +16,25 @@ class Encodes(Protocol):
         ...
 
 
-class Tokenizer(Encodes, Protocol):
-    """Text to ids for the gateway, ids to bytes for the engine.
+class Decodes(Protocol):
+    """Ids to bytes, and which of them end a text: all that an engine needs."""
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """Ids that end a sequence (end of text, end of turn)."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Bytes that the token stands for, also for control tokens; may be half a character."""
+        ...
+
+    def is_special(self, token_id: int) -> bool:
+        """True for control tokens, which skip_special_tokens leaves out of the text."""
+        ...
+
+
+class Tokenizer(Encodes, Decodes, Protocol):
+    """Both ways.
 
     All methods are safe to call from several threads at once.
     """
@@ -27,22 +44,9 @@ class Tokenizer(Encodes, Protocol):
         """Number of ids, those without a token included."""
         ...
 
-    @property
-    def eos_ids(self) -> tuple[int, ...]:
-        """Ids that end a sequence (end of text, end of turn)."""
-        ...
-
     def min_tokens(self, text: str) -> int:
         """A number of ids that `encode` makes of `text` at least, found without encoding it.
 
         From the longest token there is; 0 where a text may have bytes that give no token.
         """
-        ...
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """Bytes that the token stands for, also for control tokens; may be half a character."""
-        ...
-
-    def is_special(self, token_id: int) -> bool:
-        """True for control tokens, which skip_special_tokens leaves out of the text."""
         ...

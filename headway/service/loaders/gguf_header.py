@@ -3,8 +3,7 @@
 The `gguf` library's own reader makes several NumPy views for every string, which takes two
 seconds for a vocabulary of 49k tokens and 49k merges, and it trusts the sizes that the file
 declares. This one reads the same file in a tenth of a second, and checks every declared
-size against the bytes that are left before anything is allocated. Type numbers and block
-sizes still come from the library.
+size against the bytes that are left before anything is allocated.
 """
 
 import os
@@ -13,9 +12,8 @@ import struct
 from collections.abc import Mapping
 from typing import BinaryIO, NamedTuple
 
-from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-
 from headway.core.base.errors import ModelFileError
+from headway.service.loaders.gguf_types import TENSOR_TYPES
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -231,20 +229,18 @@ class _Reader:
         return Header(self.path, values, tuple(tensors.values()), self.size)
 
     def _entry(self, name: str, shape: tuple[int, ...], kind: int, offset: int) -> TensorEntry:
-        try:
-            type_ = GGMLQuantizationType(kind)
-            block_size, block_bytes = GGML_QUANT_SIZES[type_]
-        except (ValueError, KeyError):
-            raise self.fail(f"has the tensor type {kind}, which is not known") from None
+        if kind not in TENSOR_TYPES:
+            raise self.fail(f"has the tensor type {kind}, which is not known")
+        type_name, block_size, block_bytes = TENSOR_TYPES[kind]
         count = 1
         for size in shape:
             count *= size
         if count == 0 or shape[0] % block_size:
             raise self.fail(
                 f"has the shape {list(shape)}; sizes must not be 0 and the first must be a "
-                f"multiple of {block_size} for {type_.name}"
+                f"multiple of {block_size} for {type_name}"
             )
-        return TensorEntry(name, shape, type_.name, offset, count // block_size * block_bytes)
+        return TensorEntry(name, shape, type_name, offset, count // block_size * block_bytes)
 
 
 def short(value: object) -> str:

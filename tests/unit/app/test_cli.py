@@ -1,5 +1,8 @@
 """Arguments: what they become, and one line for those that are not known."""
 
+import subprocess
+import sys
+
 import pytest
 
 from headway import __version__
@@ -90,3 +93,12 @@ def test_bench_takes_its_own_options(capsys: pytest.CaptureFixture[str]) -> None
         cli.main(["bench", "serve", "--help"])
     assert caught.value.code == 0
     assert "--num-prompts" in capsys.readouterr().out
+
+
+def test_the_server_s_process_imports_nothing_that_computes() -> None:
+    heavy = ("numpy", "numba", "llvmlite", "gguf", "torch", "httpx", "headway.compute.cpu.executor")
+    code = (
+        f"import sys, headway.app.cli; print([name for name in {heavy!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -94,3 +94,11 @@ def test_every_bfloat16_number_survives_the_way_there_and_back() -> None:
     bits = np.arange(1 << 16, dtype=np.uint16)
     finite = bits[np.isfinite(from_bits(bits))]
     assert np.array_equal(to_bits(from_bits(finite)), finite)
+
+
+def test_a_block_s_bytes_of_all_layers_lie_together() -> None:
+    pool = KvPool(SHAPE)
+    for data in (pool.keys, pool.values):
+        one_layer = data[0, 0].nbytes
+        assert data.strides[:2] == (one_layer, SHAPE.num_layers * one_layer)
+        assert data[0, 0].flags.c_contiguous

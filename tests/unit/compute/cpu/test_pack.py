@@ -16,6 +16,7 @@ from headway.compute.cpu.pack import (
     pack,
     packed_bytes,
     panel_bytes,
+    unpacked,
 )
 
 Floats = npt.NDArray[np.float32]
@@ -141,3 +142,23 @@ def test_a_scale_that_is_not_finite_is_refused(name: str) -> None:
     matrix.rows[1, 0:2] = np.array([np.inf], np.float16).view(np.uint8)
     with pytest.raises(ValueError, match="not finite; the file is damaged"):
         pack([matrix])
+
+
+@pytest.mark.parametrize("name", ["Q8_0", "Q4_0", "Q4_1", "BF16", "F32"])
+@pytest.mark.parametrize("outputs", [1, 48, 101])
+def test_rows_come_back_out_of_the_panels_bit_for_bit(name: str, outputs: int) -> None:
+    matrices = [raw(name, outputs, 96, seed=1), raw(name, 7, 96, seed=2)]
+    (packed,) = pack(matrices)
+    wanted = np.array([outputs + 6, 0, outputs - 1, 0, outputs // 2], np.int64)
+    got = unpacked(packed, wanted)
+    assert got.type_name == name
+    both = np.concatenate([matrix.rows for matrix in matrices])
+    assert np.array_equal(got.rows, both[wanted])
+
+
+def test_rows_of_f16_come_back_as_their_float32_values() -> None:
+    matrix = raw("F16", 50, 64)
+    (packed,) = pack([matrix])
+    got = unpacked(packed, np.array([49, 3], np.int64))
+    assert got.type_name == "F32"
+    assert np.array_equal(got.rows.view(np.float32), values_of(matrix)[[49, 3]])

@@ -104,11 +104,30 @@ def test_rotation_tables_hold_the_positions_asked_for(tmp_path: Path) -> None:
     assert np.array_equal(weights.sines, sines)
 
 
-def test_bytes_are_those_of_all_arrays_that_are_held(tmp_path: Path) -> None:
-    weights = read(write_gguf(tmp_path / "m.gguf", TINY, quantized="Q4_0"))
-    arrays = (weights.norms, weights.cosines, weights.sines)
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_bytes_are_those_of_all_arrays_that_are_held(is_tied: bool, tmp_path: Path) -> None:
+    tiny = TinyLlama(head_dim=32, is_tied=is_tied)
+    weights = read(write_gguf(tmp_path / "m.gguf", tiny))
+    arrays = [weights.norms, weights.cosines, weights.sines]
+    arrays += [] if is_tied else [tiny.weights()["token_embd.weight"]]
     want = sum(each.data.nbytes for each in weights.packed) + sum(a.nbytes for a in arrays)
     assert weights.num_bytes == want
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+@pytest.mark.parametrize("quantized", ["F32", "Q8_0", "Q4_1"])
+def test_the_file_is_not_mapped_once_it_is_read(
+    quantized: str, is_tied: bool, tmp_path: Path
+) -> None:
+    tiny = TinyLlama(head_dim=32, is_tied=is_tied)
+    path = write_gguf(tmp_path / "m.gguf", tiny, quantized=quantized)
+    reader = WeightReader(read_card(path))
+    assert str(path) in Path("/proc/self/maps").read_text()
+    weights = reader.read(8, lambda done, total: None)
+    del reader
+    assert str(path) not in Path("/proc/self/maps").read_text()
+    path.unlink()
+    assert weights.embedding.of(np.array([5, 0])).shape == (2, tiny.hidden_size)
 
 
 @pytest.mark.parametrize("is_tied", [True, False])
