@@ -309,6 +309,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("max-stop-chars", "limits", whole(1), "Longest stop string (400)", "characters"),
     Option("max-stop-token-ids", "limits", whole(0), "Most stop token ids (400)"),
     Option("max-logit-bias", "limits", whole(0), "Most entries of logit_bias (400)"),
+    Option("max-bad-words", "limits", whole(0), "Most entries of bad_words (400)"),
     Option("max-nesting", "limits", whole(1), "Deepest nesting in tool calls (400)", "levels"),
     Option(
         "max-answer-entries",

@@ -71,11 +71,15 @@ def _repair(logits: Float32s, search: Search, index: int) -> None:
 
 
 def _adjust(row: Float32s, change: Adjustment) -> None:
-    """Change one row [V] in place: penalties, then bias, then the mask."""
+    """Change one row [V] in place: penalties, then bias, then the masks."""
     with np.errstate(over="ignore"):
         if len(change.repeated):
             values, factor = row[change.repeated], change.repetition
             row[change.repeated] = np.where(values > 0, values / factor, values * factor)
         row[change.lowered] -= change.lowered_by
         np.add.at(row, change.biased, change.bias)
+    if len(change.allowed):
+        kept = row[change.allowed]
+        row[:] = MASKED
+        row[change.allowed] = kept
     row[change.masked] = MASKED

@@ -1,5 +1,6 @@
 """What a request adds to its logits: penalties, bias, and tokens it may not have yet."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ class Adjustment(NamedTuple):
     biased: Ints  # ids that gain `bias`; one may come twice
     bias: Float32s
     masked: Ints  # ids that become MASKED
+    allowed: Ints  # ids whose logits stay when all others become MASKED; empty: all stay
 
 
 def needs_adjusting(draw: Draw) -> bool:
@@ -37,6 +39,8 @@ def needs_adjusting(draw: Draw) -> bool:
     return (
         _has_penalties(sampling)
         or bool(sampling.logit_bias)
+        or bool(sampling.allowed_token_ids)
+        or bool(sampling.bad_words)
         or (draw.position < sampling.min_tokens and bool(state.end_ids))
     )
 
@@ -44,10 +48,13 @@ def needs_adjusting(draw: Draw) -> bool:
 def adjustment(draw: Draw) -> Adjustment:
     """What to do with the draw's row."""
     state, sampling = draw.state, draw.state.sampling
-    tokens = _history(draw) if _has_penalties(sampling) else np.empty(0, np.int64)
+    looks_back = _has_penalties(sampling) or bool(sampling.bad_words)
+    tokens = _history(draw) if looks_back else np.empty(0, np.int64)
+    masked = [*_ended_bad_words(sampling, tokens[state.num_prompt :].tolist())]
+    if draw.position < sampling.min_tokens:
+        masked += state.end_ids
     lowered, counts = np.unique(tokens[state.num_prompt :], return_counts=True)
     lowered_by = counts * sampling.frequency_penalty + sampling.presence_penalty
-    end_ids = state.end_ids if draw.position < sampling.min_tokens else ()
     return Adjustment(
         repeated=np.unique(tokens) if sampling.repetition_penalty != 1.0 else tokens[:0],
         repetition=sampling.repetition_penalty,
@@ -55,8 +62,16 @@ def adjustment(draw: Draw) -> Adjustment:
         lowered_by=lowered_by.astype(np.float32),
         biased=np.array([token for token, _ in sampling.logit_bias], dtype=np.int64),
         bias=np.array([value for _, value in sampling.logit_bias], dtype=np.float32),
-        masked=np.array(end_ids, dtype=np.int64),
+        masked=np.array(masked, dtype=np.int64),
+        allowed=np.array(sampling.allowed_token_ids, dtype=np.int64),
     )
+
+
+def _ended_bad_words(sampling: Sampling, output: list[int]) -> Iterator[int]:
+    """The last ids of the bad words that the output has reached but for one."""
+    for *before, last in sampling.bad_words:
+        if output[len(output) - len(before) :] == before:
+            yield last
 
 
 def _has_penalties(sampling: Sampling) -> bool:

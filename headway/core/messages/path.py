@@ -43,6 +43,9 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     skip_special_tokens: bool = True
     num_logprobs: int | None = None  # None: none; k >= 0: the token's own and the k best
     prompt_logprobs: bool = False  # also score every prompt token (echo with logprobs)
+    allowed_token_ids: tuple[int, ...] = ()  # only these are drawn; empty: all
+    # Of each, the last id is not drawn while the output ends in the ids before it.
+    bad_words: tuple[tuple[int, ...], ...] = ()
 
 
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from headway.service.gateway.pages import Condition, Pages
 from headway.service.gateway.relay import Relay, Seeds
 from headway.service.gateway.server import Gateway, Parts
 from headway.service.gateway.settings import GatewaySettings
+from headway.service.gateway.tokens import TokenPages
 from headway.service.observe.prometheus import Exporter
 from headway.service.openai.limits import ApiLimits
 from headway.service.wire.transport import Transport
@@ -72,6 +73,7 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         directory=directory,
         condition=condition,
         pages=Pages(condition, directory, exporter, needs.version),
+        token_pages=TokenPages(needs.encoder, directory, needs.api_limits),
         fingerprint=f"headway-{needs.version}",
     )
     return Assembled(Gateway(parts), gauges, admitter, exporter)

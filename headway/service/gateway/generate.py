@@ -33,14 +33,14 @@ def _chat(
     head: AnswerHead, request: Request, made: Sequence[EngineRequest], tokenizer: Tokenizer
 ) -> Answer:
     assert isinstance(request, ChatRequest)
-    return chat_answer(head, request, tokenizer)
+    return chat_answer(head, request, made, tokenizer)
 
 
 def _native(
     head: AnswerHead, request: Request, made: Sequence[EngineRequest], tokenizer: Tokenizer
 ) -> Answer:
     assert isinstance(request, ChatRequest)
-    return native_answer(head, request, tokenizer)
+    return native_answer(head, request, made, tokenizer)
 
 
 def _completion(

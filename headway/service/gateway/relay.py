@@ -112,11 +112,12 @@ class Relay:
     async def _encode(
         self, request_id: str, request: Request, facts: ModelFacts
     ) -> tuple[EngineRequest, ...]:
-        prompts = await self._encoder.prompts(request, facts.max_model_len)
-        sent = engine_requests(request, prompts, facts, request_id, self._seeds.draw())
+        encoded = await self._encoder.encode(request, facts.max_model_len)
+        seed = self._seeds.draw()
+        sent = engine_requests(request, encoded.prompts, facts, request_id, seed, encoded.bad_words)
         check_answer_size(sent, self._limits)
-        num_tokens = sum(len(prompt) for prompt in prompts)
-        self._admitter.weigh(request_id, num_tokens, self._clock.now(), num_prompts=len(prompts))
+        num_tokens = sum(len(each.prompt) for each in sent)
+        self._admitter.weigh(request_id, num_tokens, self._clock.now(), num_prompts=len(sent))
         return sent
 
     def _note(self, request_id: str, event: Event, of: EngineRequest, unfinished: set[str]) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple
 
 from headway.core.base import metrics
@@ -25,10 +25,11 @@ from headway.service.gateway.generate import GENERATORS, Generator, Request
 from headway.service.gateway.http import ClientGone, Exchange, Header, Receive, Scope, Send
 from headway.service.gateway.meter import Meter, RequestMeter
 from headway.service.gateway.model import Directory
-from headway.service.gateway.pages import Condition, Pages
+from headway.service.gateway.pages import Condition, Page, Pages
 from headway.service.gateway.relay import Relay
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.gateway.stream import SseStream
+from headway.service.gateway.tokens import Answers, TokenPages
 from headway.service.openai.errors import HIDDEN, public, to_response
 from headway.service.openai.limits import ApiLimits
 from headway.service.openai.responses import Answer, AnswerHead
@@ -53,6 +54,7 @@ class Parts(NamedTuple):
     directory: Directory
     condition: Condition
     pages: Pages
+    token_pages: TokenPages
     fingerprint: str  # of this build and model, for `system_fingerprint`
 
 
@@ -70,11 +72,14 @@ class Gateway:
         assert scope["type"] == "http", scope["type"]
         exchange = Exchange(scope, receive, send)
         generator = GENERATORS.get(exchange.path)
+        tokens = self._parts.token_pages.by_path.get(exchange.path)
         try:
             if generator is not None and exchange.method == "POST":
                 await self._generate(exchange, generator)
+            elif tokens is not None and exchange.method == "POST":
+                await self._tell(exchange, tokens)
             else:
-                await self._show(exchange, is_generator=generator is not None)
+                await self._show(exchange, takes_post=bool(generator or tokens))
         except ClientGone:
             return
 
@@ -94,18 +99,35 @@ class Gateway:
         """Wait until no request is under way."""
         await self._flights.landed()
 
-    async def _show(self, exchange: Exchange, *, is_generator: bool) -> None:
-        page = self._parts.pages.find(exchange.path)
-        try:
-            if page is None and not is_generator:
+    async def _show(self, exchange: Exchange, *, takes_post: bool) -> None:
+        async def shown() -> Page:
+            page = self._parts.pages.find(exchange.path)
+            if page is None and not takes_post:
                 raise NotFound("There is nothing at this path; see /docs.")
             if page is None or exchange.method not in READS:
-                allowed = "POST" if is_generator else "GET"
-                raise _NotThisMethod(exchange.method, allowed)
+                raise _NotThisMethod(exchange.method, "POST" if takes_post else "GET")
             self._check_key(exchange)
-            status, body, content_type, headers = page(exchange)
+            return page(exchange)
+
+        await self._answer_page(exchange, shown())
+
+    async def _tell(self, exchange: Exchange, answer: Answers) -> None:
+        async def told() -> Page:
+            self._check_key(exchange)
+            settings = self._parts.settings
+            body = await exchange.body(settings.max_body_bytes, settings.body_timeout)
+            return Page(200, await answer(body))
+
+        await self._answer_page(exchange, told())
+
+    async def _answer_page(self, exchange: Exchange, page: Awaitable[Page]) -> None:
+        """Send a page that is whole, or why there is none."""
+        try:
+            status, body, content_type, headers = await page
         except HeadwayError as error:
             return await _refuse(exchange, error)
+        except ClientGone:
+            raise
         except Exception:
             log.exception("page_failed", extra={"request_id": exchange.shown_id})
             return await _refuse(exchange, InternalError(HIDDEN))
@@ -182,7 +204,8 @@ class Gateway:
         return request
 
     def _check_key(self, exchange: Exchange) -> None:
-        if exchange.path.startswith(PROTECTED):
+        path = exchange.path
+        if path.startswith(PROTECTED) or path in self._parts.token_pages.by_path:
             self._keys.check(exchange.headers("authorization"))
 
 

@@ -10,8 +10,9 @@ lone surrogates, which no valid text holds.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 
-from jinja2 import TemplateError, TemplateSyntaxError
+from jinja2 import TemplateError, TemplateSyntaxError, meta
 from jinja2.environment import Template
 
 from headway.core.base.errors import InvalidRequest, ModelFileError
@@ -23,7 +24,12 @@ from headway.service.loaders.tokenizer_files import any_of, control_texts
 
 OPEN, CLOSE = "\ud800", "\udfff"  # around a control token written in a message
 MARKS = re.compile(f"[{OPEN}{CLOSE}]")
+FINAL = "\udbff"  # at the end of a final message that is to be continued
 MAX_RENDERED = 1 << 24  # characters
+MAX_ARGUMENT_CHARS = 1024
+# What clients send to every model, whether its template knows it or not.
+HARMLESS_ARGUMENTS = frozenset({"enable_thinking", "thinking"})
+NO_ARGUMENTS: Mapping[str, object] = MappingProxyType({})
 
 CHATML = (
     "{% for message in messages %}"
@@ -60,6 +66,7 @@ class ChatTemplate:
         self._tails = _tails(controls)
         self._constants = _constants(vocabulary)
         self._template = None if source is None else _compile(model_file.path, source, now)
+        self.arguments = frozenset(_arguments(source, now, self._constants))
 
     def encode(
         self,
@@ -67,13 +74,22 @@ class ChatTemplate:
         tokenizer: Encodes,
         *,
         add_generation_prompt: bool,
+        continue_final: bool = False,
+        arguments: Mapping[str, object] = NO_ARGUMENTS,
     ) -> list[int]:
         """Ids of the rendered chat, with exactly one BOS if the tokenizer adds one.
 
-        Raises InvalidRequest, with the message's index, for messages that cannot be
-        rendered; UnsupportedModality for parts that are not text.
+        With `continue_final` they end with the last message's own text, its turn left open.
+        `arguments` are variables that the template reads, see `self.arguments`. Raises
+        InvalidRequest, with the message's index, for messages that cannot be rendered;
+        UnsupportedModality for parts that are not text.
         """
-        marked = self._render_marked(messages, add_generation_prompt=add_generation_prompt)
+        marked = self._render_marked(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            continue_final=continue_final,
+            arguments=self._checked(arguments),
+        )
         ids: list[int] = []
         for text, is_control in self._segments(marked):
             if is_control:
@@ -90,8 +106,37 @@ class ChatTemplate:
         marked = self._render_marked(messages, add_generation_prompt=add_generation_prompt)
         return MARKS.sub("", marked)
 
+    def _checked(self, arguments: Mapping[str, object]) -> Mapping[str, object]:
+        """Those that the template reads; their values are what a switch or a name may be."""
+        param = "chat_template_kwargs"
+        for name, value in arguments.items():
+            if name not in self.arguments | HARMLESS_ARGUMENTS:
+                known = ", ".join(sorted(self.arguments)) or "none"
+                raise InvalidRequest(
+                    f"'{param}' has a name that this model's template does not take; it takes: "
+                    f"{known}",
+                    param=param,
+                )
+            if not isinstance(value, str | int | float | None):
+                raise InvalidRequest(
+                    f"'{param}.{name}' must be true, false, a number or a text",
+                    param=f"{param}.{name}",
+                )
+            if isinstance(value, str) and len(value) > MAX_ARGUMENT_CHARS:
+                raise InvalidRequest(
+                    f"'{param}.{name}' has {len(value)} characters; at most "
+                    f"{MAX_ARGUMENT_CHARS} are accepted",
+                    param=f"{param}.{name}",
+                )
+        return {name: self._mark(arguments[name]) for name in arguments.keys() & self.arguments}
+
     def _render_marked(
-        self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        add_generation_prompt: bool,
+        continue_final: bool = False,
+        arguments: Mapping[str, object] = NO_ARGUMENTS,
     ) -> str:
         source, template = self.source, self._template
         if source is None or template is None:
@@ -106,7 +151,19 @@ class ChatTemplate:
         ]
         for before, after in zip(plain, marked, strict=True):
             after["role"] = before["role"]  # already one of a fixed list
-        return self._run(template, marked, add_generation_prompt=add_generation_prompt)
+        if continue_final:
+            marked[-1]["content"] = f"{marked[-1]['content']}{FINAL}"
+        text = self._run(template, marked, {**arguments, **_turn(add_generation_prompt)})
+        if not continue_final:
+            return text
+        kept, *rest = text.split(FINAL)
+        if len(rest) != 1:
+            raise InvalidRequest(
+                "the model's chat template does not end with the last message as it was sent, so "
+                "that message cannot be continued",
+                param="continue_final_message",
+            )
+        return kept
 
     def _mark(self, value: object) -> object:
         """The same value with every control token in its texts between marks."""
@@ -127,7 +184,7 @@ class ChatTemplate:
         return marked + CLOSE if marked.endswith(self._tails) else marked
 
     def _run(
-        self, template: Template, messages: list[Message], *, add_generation_prompt: bool
+        self, template: Template, messages: list[Message], arguments: Mapping[str, object]
     ) -> str:
         parts: list[str] = []
         length = 0
@@ -136,8 +193,8 @@ class ChatTemplate:
                 messages=messages,
                 tools=None,
                 documents=None,
-                add_generation_prompt=add_generation_prompt,
                 **self._constants,
+                **arguments,
             ):
                 length += len(part)
                 if length > MAX_RENDERED:
@@ -184,6 +241,22 @@ def _pieces(controls: Mapping[str, int]) -> re.Pattern[str]:
 
 def _tails(controls: Mapping[str, int]) -> tuple[str, ...]:
     return tuple({text[:end] for text in controls for end in range(1, len(text))})
+
+
+def _turn(add_generation_prompt: bool) -> dict[str, object]:
+    return {"add_generation_prompt": add_generation_prompt}
+
+
+def _arguments(
+    source: str | None, now: Callable[[], datetime], constants: Mapping[str, str]
+) -> set[str]:
+    """Variables that a template reads and that nobody but a request could set."""
+    if source is None:
+        return set()
+    environment = TemplateEnvironment(now)
+    found = meta.find_undeclared_variables(environment.parse(source))
+    own = {"messages", "tools", "documents", "add_generation_prompt", *constants}
+    return found - own - environment.globals.keys()
 
 
 def _constants(vocabulary: Vocabulary) -> dict[str, str]:

@@ -13,12 +13,15 @@ from headway.core.messages.path import Event, Finished, FinishReason, Started, T
 from headway.core.text.tokenizer import Tokenizer
 from headway.service.openai.answer_schema import FinishName, PromptTokensDetails, UsageBody
 from headway.service.openai.errors import HIDDEN, failure_of
-from headway.service.openai.logprobs import Entry, EntryTracker, prompt_entries
+from headway.service.openai.logprobs import Entry, EntryTracker, fewer, prompt_entries
 
 FINISH_NAMES: dict[FinishReason, FinishName] = {
     FinishReason.STOP: "stop",
     FinishReason.LENGTH: "length",
 }
+
+
+Prompts = tuple[tuple[int, ...], ...]
 
 
 class Echo(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,12 +40,26 @@ class AnswerPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     n: int = 1
     num_prompts: int = 1
-    has_logprobs: bool = False
+    num_prompt_tokens: int = 0  # over all prompts
+    num_logprobs: int | None = None  # candidates a token; None: no log-probabilities
+    num_prompt_logprobs: int | None = None  # the same for the prompt's tokens
     skip_special: bool = True
     include_stop: bool = False
     include_usage: bool = False
+    continuous_usage: bool = False
+    prompts: Prompts = ()  # their ids, one entry a prompt, where the client wants ids
     echoes: tuple[Echo, ...] = ()
     is_scoring: bool = False
+
+    @property
+    def has_logprobs(self) -> bool:
+        """Whether the answer's tokens are scored."""
+        return self.num_logprobs is not None
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether the client wants token ids."""
+        return bool(self.prompts)
 
 
 class Delta(NamedTuple):
@@ -54,6 +71,7 @@ class Delta(NamedTuple):
     is_first: bool
     finish: FinishName | None
     stop_reason: str | int | None
+    token_ids: tuple[int, ...] = ()  # of the text, and of what gave none since the last one
 
 
 class Choice:
@@ -65,6 +83,8 @@ class Choice:
         self.index = index
         self.pieces: list[str] = []
         self.entries: list[Entry] = []
+        self.token_ids: list[int] = []
+        self._num_told = 0  # of the ids: those that a delta has carried
         self.finish: FinishName | None = None
         self.stop_reason: str | int | None = None
         self._tracker = tracker
@@ -88,7 +108,17 @@ class Choice:
         text += event.text
         self.pieces.append(text)
         self.entries += entries
-        return Delta(self.index, text, tuple(entries), is_first, self.finish, self.stop_reason)
+        self.token_ids += event.token_ids
+        finish, stop, ids = self.finish, self.stop_reason, self._untold_ids(text)
+        return Delta(self.index, text, tuple(entries), is_first, finish, stop, ids)
+
+    def _untold_ids(self, text: str) -> tuple[int, ...]:
+        """As with entries, ids without text wait for the next piece."""
+        if not text and self.finish is None:
+            return ()
+        untold = tuple(self.token_ids[self._num_told :])
+        self._num_told = len(self.token_ids)
+        return untold
 
     def _entries(self, event: Tokens) -> list[Entry]:
         if self._tracker is None:
@@ -113,6 +143,7 @@ class Accumulator:
         self._tokenizer = tokenizer
         self._finished: dict[int, Finished] = {}
         self._scored: dict[int, Sequence[TokenLogprob | None]] = {}
+        self._cached: dict[int, int] = {}  # prompt tokens found in the prefix cache
         self.choices = [self._new_choice(i) for i in range(plan.num_prompts * plan.n)]
 
     @property
@@ -123,6 +154,7 @@ class Accumulator:
     def feed(self, event: Event, prompt: int = 0) -> list[Delta]:
         """What the event of that prompt adds; after it, `failure` may be set."""
         if isinstance(event, Started):
+            self._cached[prompt] = event.cached_tokens
             return []
         if isinstance(event, Finished):
             self._end(event, prompt)
@@ -150,21 +182,42 @@ class Accumulator:
             ),
         )
 
+    def usage_so_far(self) -> UsageBody:
+        """The same in the middle of the answer."""
+        num_prompt = self.plan.num_prompt_tokens
+        num_made = sum(len(choice.token_ids) for choice in self.choices)
+        return UsageBody(
+            prompt_tokens=num_prompt,
+            completion_tokens=num_made,
+            total_tokens=num_prompt + num_made,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(self._cached.values())),
+        )
+
+    def prompt_scores(self, prompt: int) -> Sequence[TokenLogprob | None] | None:
+        """Log-probabilities of the prompt's tokens, if the client asked for them."""
+        num_top = self.plan.num_prompt_logprobs
+        if num_top is None:
+            return None
+        return [each and fewer(each, num_top) for each in self._scored.get(prompt, ())]
+
     def _new_choice(self, index: int) -> Choice:
         plan = self.plan
         num_echoed = len(plan.echoes[index // plan.n].text) if plan.echoes else 0
         tracker = None
-        if plan.has_logprobs:
-            tracker = EntryTracker(self._tokenizer, plan.skip_special, num_echoed)
+        if plan.num_logprobs is not None:
+            tracker = EntryTracker(
+                self._tokenizer, plan.skip_special, num_echoed, plan.num_logprobs
+            )
         return Choice(index, tracker, num_echoed, plan.include_stop)
 
     def _head(self, prompt: int) -> tuple[str, list[Entry]] | None:
         if not self.plan.echoes:
             return None
         echo = self.plan.echoes[prompt]
-        if not self.plan.has_logprobs:
+        num_top = self.plan.num_logprobs
+        if num_top is None or not echo.prompt:
             return echo.text, []
-        scored = self._scored.get(prompt, ())
+        scored = [each and fewer(each, num_top) for each in self._scored.get(prompt, ())]
         return echo.text, prompt_entries(echo.prompt, echo.text, scored, self._tokenizer)
 
     def _end(self, finished: Finished, prompt: int) -> None:
@@ -180,6 +233,7 @@ def _without_answer(event: Tokens) -> Tokens:
     """For scoring: the token that the engine had to make is not part of the answer."""
     return msgspec.structs.replace(
         event,
+        token_ids=(),
         text="",
         logprobs=(),
         stop_reason=None,

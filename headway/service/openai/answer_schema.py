@@ -49,6 +49,17 @@ class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
     bytes: list[int] | None = None
 
 
+class PromptLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    """Score of a token at one position of the prompt; `rank` 1 is the best, null: not known."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
+PromptScores = list[dict[str, PromptLogprob] | None]  # of each position, by token id
+
+
 class ChatTokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
     """One emitted token; `bytes` are those that stand in the message, [] when none do.
 
@@ -85,6 +96,7 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: ChatLogprobs | None = None
     finish_reason: FinishName | None = None
     stop_reason: str | int | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET  # where `return_token_ids` asked for them
 
 
 class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +109,8 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     system_fingerprint: str
     choices: list[ChatChoice]
     usage: UsageBody
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: PromptScores | UnsetType = UNSET
 
 
 class ChatDelta(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +128,7 @@ class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: ChatLogprobs | None = None
     finish_reason: FinishName | None = None
     stop_reason: str | int | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +141,7 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     system_fingerprint: str
     choices: list[ChatChunkChoice]
     usage: UsageBody | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET  # in the first chunk
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,6 +161,9 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: CompletionLogprobs | None = None
     finish_reason: FinishName | None = None
     stop_reason: str | int | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET  # streamed: in the choice's first chunk
+    prompt_logprobs: PromptScores | UnsetType = UNSET
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,6 +203,21 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 
     object: Literal["list"] = "list"
     data: list[ModelInfo]
+
+
+class Tokenized(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of `/tokenize`."""
+
+    count: int
+    max_model_len: int  # tokens of prompt and answer together
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class Detokenized(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of `/detokenize`."""
+
+    prompt: str
 
 
 class VersionInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ class ApiLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     max_stop_chars: int = 1024  # characters of one stop string
     max_stop_token_ids: int = 128  # entries of `stop_token_ids`
     max_logit_bias: int = 1024  # entries of `logit_bias`
+    max_bad_words: int = 128  # entries of `bad_words`, each of at most max_stop_chars
     max_nesting: int = 32  # levels inside a message's `tool_calls`
     max_answer_entries: int = 524288  # log-probabilities in one answer, see `answer_entries`
     max_name_chars: int = 256  # characters of `model`, `user`, `cache_salt` and the like

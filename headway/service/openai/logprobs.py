@@ -13,7 +13,13 @@ from typing import NamedTuple
 
 from headway.core.messages.path import LOGPROB_FLOOR, TokenLogprob
 from headway.core.text.tokenizer import Tokenizer
-from headway.service.openai.answer_schema import ChatTokenLogprob, CompletionLogprobs, TopLogprob
+from headway.service.openai.answer_schema import (
+    ChatTokenLogprob,
+    CompletionLogprobs,
+    PromptLogprob,
+    TopLogprob,
+)
+from headway.service.openai.schema import MAX_LOGPROBS
 
 _Decoder = codecs.getincrementaldecoder("utf-8")
 
@@ -37,8 +43,11 @@ class _Pending(NamedTuple):
 class EntryTracker:
     """Entries of one choice, from tokens and the number of characters that have left."""
 
-    def __init__(self, tokenizer: Tokenizer, skip_special: bool, offset: int) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, skip_special: bool, offset: int, num_top: int = MAX_LOGPROBS
+    ) -> None:
         self._tokenizer = tokenizer
+        self._num_top = num_top
         self._skip_special = skip_special
         self._decoder = _Decoder("replace")
         self._chars = offset
@@ -48,7 +57,8 @@ class EntryTracker:
         """One more token; its entry waits for `release`."""
         is_hidden = self._skip_special and self._tokenizer.is_special(scored.token_id)
         raw = b"" if is_hidden else self._tokenizer.token_bytes(scored.token_id)
-        entry = Entry(scored.token_id, finite(scored.logprob), scored.top, raw, self._chars)
+        top = scored.top[: self._num_top]
+        entry = Entry(scored.token_id, finite(scored.logprob), top, raw, self._chars)
         state = self._decoder.getstate()
         self._chars += len(self._decoder.decode(raw))
         self._pending.append(_Pending(entry, self._chars, state))
@@ -118,6 +128,35 @@ def prompt_entries(
         entries.append(Entry(token_id, logprob, top, raw, min(chars, len(text))))
         chars += len(decoder.decode(raw))
     return entries
+
+
+def fewer(scored: TokenLogprob, num_top: int) -> TokenLogprob:
+    """With no more candidates than that: prompt and answer share the larger number."""
+    return TokenLogprob(scored.token_id, scored.logprob, scored.top[:num_top])
+
+
+def prompt_logprobs(
+    scored: Sequence[TokenLogprob | None], tokenizer: Tokenizer
+) -> list[dict[str, PromptLogprob] | None]:
+    """The shape of `prompt_logprobs`: token id -> its score, the prompt's own token included.
+
+    The first token has none. The rank is known of tokens among the candidates only.
+    """
+    return [None if each is None else _ranked(each, tokenizer) for each in scored]
+
+
+def _ranked(scored: TokenLogprob, tokenizer: Tokenizer) -> dict[str, PromptLogprob]:
+    ranks = {token_id: rank for rank, (token_id, _) in enumerate(scored.top, start=1)}
+    values = dict(scored.top)
+    values[scored.token_id] = scored.logprob
+    return {
+        str(token_id): PromptLogprob(
+            logprob=finite(value),
+            rank=ranks.get(token_id),
+            decoded_token=token_text(tokenizer.token_bytes(token_id)),
+        )
+        for token_id, value in values.items()
+    }
 
 
 def prompt_text(prompt: str | Sequence[int], tokenizer: Tokenizer) -> str:

@@ -10,18 +10,25 @@ from headway.service.openai.answer_schema import (
     ChatChunk,
     ChatCompletion,
     Completion,
+    Detokenized,
     ErrorBody,
     ModelInfo,
     ModelList,
     NativeEvent,
+    Tokenized,
     VersionInfo,
 )
 from headway.service.openai.schema import ChatBody, CompletionBody, Message
+from headway.service.openai.tokens import DetokenizeBody, TokenizeBody
 
 _SCHEMAS = (
     ChatBody,
     CompletionBody,
     Message,
+    TokenizeBody,
+    DetokenizeBody,
+    Tokenized,
+    Detokenized,
     ChatCompletion,
     ChatChunk,
     Completion,
@@ -61,6 +68,8 @@ _JSON = "application/json"
 _EVENTS = "text/event-stream"
 _GENERATION_ERRORS = ("400", "401", "404", "408", "413", "415", "429", "500", "503")
 
+_TOKEN_ERRORS = ("400", "401", "404", "408", "413", "415", "500", "503")
+
 ENDPOINTS = (
     Endpoint(
         method="post",
@@ -89,6 +98,28 @@ ENDPOINTS = (
         errors=_GENERATION_ERRORS,
         parameters=(("model", "query"),),
         refuses=tuple(sorted(refused.CHAT)),
+    ),
+    *(
+        Endpoint(
+            method="post",
+            path=path,
+            summary="Token ids of a prompt, or of a chat through the model's template.",
+            body="TokenizeBody",
+            answers={_JSON: "Tokenized"},
+            errors=_TOKEN_ERRORS,
+        )
+        for path in ("/tokenize", "/v1/tokenize")
+    ),
+    *(
+        Endpoint(
+            method="post",
+            path=path,
+            summary="The text of token ids.",
+            body="DetokenizeBody",
+            answers={_JSON: "Detokenized"},
+            errors=_TOKEN_ERRORS,
+        )
+        for path in ("/detokenize", "/v1/detokenize")
     ),
     Endpoint(
         method="get",

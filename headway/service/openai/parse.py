@@ -12,6 +12,7 @@ from headway.service.openai import refused
 from headway.service.openai.decode import convert, decode_object, describe
 from headway.service.openai.limits import ApiLimits
 from headway.service.openai.messages import check_messages
+from headway.service.openai.parse_extras import allowed_ids, shared_extras, template_extras
 from headway.service.openai.refused import refuse
 from headway.service.openai.schema import (
     ChatBody,
@@ -57,7 +58,8 @@ def parse_native(body: bytes, query: Mapping[str, str], limits: ApiLimits) -> Ch
     request = _chat(fields, limits)
     _refuse_on_native("n", request.n > 1)
     _refuse_on_native("logprobs", request.sampling.num_logprobs is not None)
-    _refuse_on_native("stream_options", request.include_usage)
+    _refuse_on_native("stream_options", request.include_usage or request.continuous_usage)
+    _refuse_on_native("return_token_ids", request.return_token_ids)
     return request
 
 
@@ -100,6 +102,7 @@ def _chat(raw: dict[str, Any], limits: ApiLimits) -> ChatRequest:
         n=_choices(fields, limits),
         unknown_fields=unknown,
         **_shared(fields, limits),
+        **template_extras(fields),
     )
 
 
@@ -136,6 +139,7 @@ def _shared(fields: SharedFields, limits: ApiLimits) -> dict[str, Any]:
         "include_usage": options is not None and bool(options.include_usage),
         "user": fields.user,
         "cache_salt": (fields.cache_salt or "").encode(),
+        **shared_extras(fields, limits),
     }
 
 
@@ -203,6 +207,7 @@ def _sampling(
         stop=_stop(fields.stop, limits),
         stop_token_ids=_stop_ids(fields.stop_token_ids, limits),
         num_logprobs=num_logprobs,
+        allowed_token_ids=allowed_ids(fields.allowed_token_ids),
         **{name: value for name, value in given.items() if value is not None},
     )
 

@@ -21,6 +21,7 @@ class Refusal(msgspec.Struct, frozen=True):
 _TOOLS = "tool calling is not supported yet. Leave it out"
 _FORMAT = "structured output is not supported yet. Leave it out"
 _TEMPLATE = "the chat template is the server's own and cannot be changed by a request"
+_CHAT = "it belongs to chat; prompts are continued as they are"
 _INTERNAL = "it is internal to a serving system and not accepted from clients"
 _EMBEDS = "prompts are text or token ids; tensors are not accepted"
 _NOT_YET = "it is not supported yet. Leave it out"
@@ -46,9 +47,6 @@ _SHARED: dict[str, Refusal] = {
         )
     },
     "chat_template": Refusal(_TEMPLATE),
-    "chat_template_kwargs": Refusal(_TEMPLATE, ({},)),
-    "add_generation_prompt": Refusal(_TEMPLATE, (True,)),
-    "continue_final_message": Refusal(_NOT_YET, (False,)),
     "documents": Refusal(_NOT_YET, ([],)),
     **{
         name: Refusal(_EMBEDS)
@@ -82,20 +80,15 @@ _SHARED: dict[str, Refusal] = {
     **{
         name: Refusal(_NOT_YET)
         for name in (
-            "prompt_logprobs",
-            "allowed_token_ids",
-            "truncate_prompt_tokens",
             "stop_regex",
             "lora_path",
             "session_id",
             "thinking_token_budget",
         )
     },
-    "bad_words": Refusal(_NOT_YET, ([],)),
     "use_beam_search": Refusal("beam search is not supported", (False,)),
     "length_penalty": Refusal("beam search is not supported", (1,)),
     "early_stopping": Refusal("beam search is not supported", (False,)),
-    "return_token_ids": Refusal(_NOT_YET, (False,)),
     "return_hidden_states": Refusal(_NOT_YET, (False,)),
     "return_tokens_as_token_ids": Refusal(_NOT_YET, (False,)),
     "no_stop_trim": Refusal("use 'include_stop_str_in_output'", (False,)),
@@ -110,7 +103,6 @@ CHAT: Mapping[str, Refusal] = {
     "reasoning_effort": Refusal("the model has no reasoning effort to set", ("none",)),
     "verbosity": Refusal("the model has no verbosity to set", ("medium",)),
     "web_search_options": Refusal("the server fetches nothing from the web"),
-    "echo": Refusal("it belongs to /v1/completions", (False,)),
     "suffix": Refusal("it belongs to /v1/completions", ("",)),
 }
 
@@ -118,6 +110,9 @@ COMPLETION: Mapping[str, Refusal] = {
     **_SHARED,
     "suffix": Refusal("filling in between prompt and suffix is not supported", ("",)),
     "max_completion_tokens": Refusal("it belongs to chat; use 'max_tokens'"),
+    "chat_template_kwargs": Refusal(_CHAT, ({},)),
+    "add_generation_prompt": Refusal(_CHAT, (True,)),
+    "continue_final_message": Refusal(_CHAT, (False,)),
     "top_logprobs": Refusal("it belongs to chat; use 'logprobs' with a number"),
 }
 

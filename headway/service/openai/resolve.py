@@ -43,9 +43,10 @@ def check_against_model(request: ChatRequest | CompletionRequest, facts: ModelFa
         if token_id > top:
             name = f"logit_bias.{token_id}"
             raise InvalidRequest(f"'{name}': token ids of this model are 0 ... {top}.", param=name)
-    for i, token_id in enumerate(request.sampling.stop_token_ids):
-        if token_id > top:
-            raise _id_out_of_range(f"stop_token_ids[{i}]", token_id, top)
+    for name in ("stop_token_ids", "allowed_token_ids"):
+        for i, token_id in enumerate(getattr(request.sampling, name)):
+            if token_id > top:
+                raise _id_out_of_range(f"{name}[{i}]", token_id, top)
     if isinstance(request, CompletionRequest):
         for index, prompt in enumerate(request.prompts):
             if isinstance(prompt, str) or max(prompt) <= top:
@@ -83,19 +84,22 @@ def engine_requests(
     facts: ModelFacts,
     request_id: str,
     drawn_seed: int,
+    bad_words: tuple[tuple[int, ...], ...] = (),
 ) -> tuple[EngineRequest, ...]:
     """One engine request a prompt, or an error and then none.
 
     `prompts` are the token ids, one entry for a chat. With a seed of its own every prompt
     samples as if it were sent alone; `drawn_seed` (0 ... 2**64 - 1) stands in for a missing
-    one, and differs from prompt to prompt. Raises InvalidRequest and PromptTooLong.
+    one, and differs from prompt to prompt. `bad_words` are the request's, as ids. Raises
+    InvalidRequest and PromptTooLong.
     """
     check_against_model(request, facts)
     made = []
-    for index, prompt in enumerate(prompts):
+    for index, whole in enumerate(prompts):
         name = _prompt_name(request, index)
-        if not prompt:
+        if not whole:
             raise InvalidRequest(f"'{name}' is empty; send at least one token.", param=name)
+        prompt = _truncated(request, whole, facts.max_model_len)
         seed = request.sampling.seed
         made.append(
             EngineRequest(
@@ -106,12 +110,29 @@ def engine_requests(
                     _max_tokens(request, name, len(prompt), facts.max_model_len),
                     (drawn_seed + index) % 2**64 if seed is None else seed,
                     facts.vocab_size,
+                    bad_words,
                 ),
                 num_choices=request.n,
                 cache_salt=request.cache_salt,
             )
         )
     return tuple(made)
+
+
+def _truncated(request: ParsedRequest, prompt: Sequence[int], context: int) -> Sequence[int]:
+    """The prompt's last tokens, as many as the request wants to keep."""
+    most = request.truncate_to
+    if most is None:
+        return prompt
+    if most > context:
+        raise InvalidRequest(
+            f"'truncate_prompt_tokens' ({most}) is over this model's context of {context} tokens; "
+            "-1 keeps what fits.",
+            param="truncate_prompt_tokens",
+        )
+    if most < 0:
+        most = max(1, context - max(1, request.sampling.max_tokens or 1))
+    return prompt[-most:]
 
 
 def answer_entries(sent: Sequence[EngineRequest]) -> int:
@@ -195,14 +216,27 @@ def _leaves_no_answer(name: str, num_prompt: int, context: int, more: str = "") 
     )
 
 
-def _sampling(request: ParsedRequest, max_tokens: int, seed: int, vocab_size: int) -> Sampling:
+def _sampling(
+    request: ParsedRequest,
+    max_tokens: int,
+    seed: int,
+    vocab_size: int,
+    bad_words: tuple[tuple[int, ...], ...],
+) -> Sampling:
     given: SamplingChoice = request.sampling
-    echo = isinstance(request, CompletionRequest) and request.echo
+    asked, scored = given.num_logprobs, request.prompt_logprobs
+    echo = isinstance(request, CompletionRequest) and request.echo and asked is not None
     values = {name: getattr(given, name) for name in SamplingChoice.__struct_fields__}
     values |= {
         "max_tokens": max_tokens,
         "seed": seed,
         "top_k": given.top_k if given.top_k < vocab_size else 0,
         "stop": () if _is_scoring(request) else given.stop,
+        # One number for prompt and answer; what is too many of either is not shown.
+        "num_logprobs": max((n for n in (asked, scored) if n is not None), default=None),
     }
-    return Sampling(prompt_logprobs=echo and given.num_logprobs is not None, **values)
+    return Sampling(
+        prompt_logprobs=echo or scored is not None,
+        bad_words=bad_words,
+        **values,
+    )

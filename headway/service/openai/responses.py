@@ -1,16 +1,16 @@
 """What the accumulated choices look like to a client: chat, completion and native form."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from headway.core.base.errors import HeadwayError
-from headway.core.messages.path import EngineRequest, Event
+from headway.core.messages.path import EngineRequest, Event, TokenLogprob
 from headway.core.text.tokenizer import Tokenizer
 from headway.service.openai import sse
-from headway.service.openai.accumulate import Accumulator, AnswerPlan, Choice, Delta, Echo
+from headway.service.openai.accumulate import Accumulator, AnswerPlan, Choice, Delta
 from headway.service.openai.answer_schema import (
     AnswerMessage,
     ChatChoice,
@@ -23,6 +23,7 @@ from headway.service.openai.answer_schema import (
     CompletionChoice,
     CompletionLogprobs,
     NativeEvent,
+    PromptScores,
     UsageBody,
 )
 from headway.service.openai.errors import to_event
@@ -30,9 +31,12 @@ from headway.service.openai.logprobs import (
     Entry,
     chat_logprobs,
     completion_logprobs,
-    prompt_text,
+    prompt_logprobs,
 )
+from headway.service.openai.plans import chat_plan, completion_plan
 from headway.service.openai.schema import ChatRequest, CompletionRequest
+
+Scores = Callable[[int], Sequence[TokenLogprob | None] | None]  # of a prompt, by its index
 
 _encode = msgspec.json.Encoder().encode
 
@@ -49,16 +53,16 @@ class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
 class AnswerFormat(Protocol):
     """One form of answer; all methods are pure but for counting in the native one."""
 
-    def chunks(self, delta: Delta) -> list[bytes]:
-        """The delta as JSON of zero or more events."""
+    def chunks(self, delta: Delta, usage: UsageBody | None) -> list[bytes]:
+        """The delta as JSON of zero or more events, each with the usage so far if it is given."""
         ...
 
     def usage_chunk(self, usage: UsageBody) -> bytes:
         """The event with the usage and no choices."""
         ...
 
-    def whole(self, choices: Sequence[Choice], usage: UsageBody) -> bytes:
-        """The answer as one JSON body."""
+    def whole(self, choices: Sequence[Choice], usage: UsageBody, scores: Scores) -> bytes:
+        """The answer as one JSON body; `scores` are those of the prompts."""
         ...
 
 
@@ -95,7 +99,9 @@ class Answer:
         fed once `is_done`.
         """
         deltas = self._accumulator.feed(event, prompt)
-        out = [sse.event(data) for delta in deltas for data in self._form.chunks(delta)]
+        is_counted = self._accumulator.plan.continuous_usage
+        usage = self._accumulator.usage_so_far() if is_counted else None
+        out = [sse.event(data) for delta in deltas for data in self._form.chunks(delta, usage)]
         if self.failure is not None:
             out.append(to_event(self.failure))
         elif self.is_done:
@@ -108,7 +114,8 @@ class Answer:
         """The whole answer as JSON; raises the failure if there was one."""
         if self.failure is not None:
             raise self.failure
-        return self._form.whole(self._accumulator.choices, self.usage)
+        accumulator = self._accumulator
+        return self._form.whole(accumulator.choices, self.usage, accumulator.prompt_scores)
 
 
 class ChatFormat:
@@ -117,23 +124,25 @@ class ChatFormat:
     def __init__(self, head: AnswerHead, tokenizer: Tokenizer, plan: AnswerPlan) -> None:
         self._head = head
         self._tokenizer = tokenizer
-        self._has_logprobs = plan.has_logprobs
+        self._plan = plan
         self._no_usage: UnsetType | None = None if plan.include_usage else UNSET
 
-    def chunks(self, delta: Delta) -> list[bytes]:
+    def chunks(self, delta: Delta, usage: UsageBody | None) -> list[bytes]:
         """Entries ride on the content chunk, or on the finish chunk when there is no text."""
-        out = []
+        made: list[ChatChunkChoice] = []
         if delta.is_first:
             role = ChatDelta(role="assistant", content="")
-            out.append(self._chunk(ChatChunkChoice(index=delta.choice, delta=role)))
-        entries = delta.entries
+            made.append(ChatChunkChoice(index=delta.choice, delta=role))
+        entries, ids = delta.entries, _ids(delta.token_ids, self._plan)
         if delta.text:
-            gained = ChatDelta(content=delta.text)
             choice = ChatChunkChoice(
-                index=delta.choice, delta=gained, logprobs=self._logprobs(entries)
+                index=delta.choice,
+                delta=ChatDelta(content=delta.text),
+                logprobs=self._logprobs(entries),
+                token_ids=ids,
             )
-            out.append(self._chunk(choice))
-            entries = ()
+            made.append(choice)
+            entries, ids = (), UNSET
         if delta.finish is not None:
             choice = ChatChunkChoice(
                 index=delta.choice,
@@ -141,15 +150,18 @@ class ChatFormat:
                 logprobs=self._logprobs(entries) if entries else None,
                 finish_reason=delta.finish,
                 stop_reason=_or_unset(delta.stop_reason),
+                token_ids=ids,
             )
-            out.append(self._chunk(choice))
-        return out
+            made.append(choice)
+        prompts = [self._prompt_ids(is_first=delta.is_first and i == 0) for i in range(len(made))]
+        told = self._no_usage if usage is None else usage
+        return [self._body([each], told, ids) for each, ids in zip(made, prompts, strict=True)]
 
     def usage_chunk(self, usage: UsageBody) -> bytes:
         """The last chunk before [DONE]."""
-        return self._body([], usage)
+        return self._body([], usage, UNSET)
 
-    def whole(self, choices: Sequence[Choice], usage: UsageBody) -> bytes:
+    def whole(self, choices: Sequence[Choice], usage: UsageBody, scores: Scores) -> bytes:
         """A `chat.completion` object."""
         made = [
             ChatChoice(
@@ -158,6 +170,7 @@ class ChatFormat:
                 logprobs=self._logprobs(choice.entries),
                 finish_reason=choice.finish,
                 stop_reason=_or_unset(choice.stop_reason),
+                token_ids=_ids(choice.token_ids, self._plan),
             )
             for choice in choices
         ]
@@ -170,13 +183,17 @@ class ChatFormat:
                 system_fingerprint=head.system_fingerprint,
                 choices=made,
                 usage=usage,
+                prompt_token_ids=self._prompt_ids(is_first=True),
+                prompt_logprobs=_prompt_scores(scores(0), self._tokenizer),
             )
         )
 
-    def _chunk(self, choice: ChatChunkChoice) -> bytes:
-        return self._body([choice], self._no_usage)
-
-    def _body(self, choices: list[ChatChunkChoice], usage: UsageBody | UnsetType | None) -> bytes:
+    def _body(
+        self,
+        choices: list[ChatChunkChoice],
+        usage: UsageBody | UnsetType | None,
+        prompt_ids: list[int] | UnsetType,
+    ) -> bytes:
         head = self._head
         return _encode(
             ChatChunk(
@@ -186,11 +203,15 @@ class ChatFormat:
                 system_fingerprint=head.system_fingerprint,
                 choices=choices,
                 usage=usage,
+                prompt_token_ids=prompt_ids,
             )
         )
 
+    def _prompt_ids(self, *, is_first: bool) -> list[int] | UnsetType:
+        return list(self._plan.prompts[0]) if is_first and self._plan.prompts else UNSET
+
     def _logprobs(self, entries: Sequence[Entry]) -> ChatLogprobs | None:
-        if not self._has_logprobs:
+        if not self._plan.has_logprobs:
             return None
         return ChatLogprobs(content=chat_logprobs(entries, self._tokenizer))
 
@@ -201,19 +222,24 @@ class CompletionFormat:
     def __init__(self, head: AnswerHead, tokenizer: Tokenizer, plan: AnswerPlan) -> None:
         self._head = head
         self._tokenizer = tokenizer
-        self._has_logprobs = plan.has_logprobs
+        self._plan = plan
         self._no_usage: UnsetType | None = None if plan.include_usage else UNSET
+        self._told: set[int] = set()  # choices whose prompt's ids have been sent
 
-    def chunks(self, delta: Delta) -> list[bytes]:
+    def chunks(self, delta: Delta, usage: UsageBody | None) -> list[bytes]:
         """Entries ride on the text chunk, or on the finish chunk when there is no text."""
-        out = []
-        entries = delta.entries
+        made: list[CompletionChoice] = []
+        entries, ids = delta.entries, _ids(delta.token_ids, self._plan)
         if delta.text:
             choice = CompletionChoice(
-                index=delta.choice, text=delta.text, logprobs=self._logprobs(entries)
+                index=delta.choice,
+                text=delta.text,
+                logprobs=self._logprobs(entries),
+                token_ids=ids,
+                prompt_token_ids=self._prompt_ids_once(delta.choice),
             )
-            out.append(self._body([choice], self._no_usage))
-            entries = ()
+            made.append(choice)
+            entries, ids = (), UNSET
         if delta.finish is not None:
             choice = CompletionChoice(
                 index=delta.choice,
@@ -221,15 +247,18 @@ class CompletionFormat:
                 logprobs=self._logprobs(entries) if entries else None,
                 finish_reason=delta.finish,
                 stop_reason=_or_unset(delta.stop_reason),
+                token_ids=ids,
+                prompt_token_ids=self._prompt_ids_once(delta.choice),
             )
-            out.append(self._body([choice], self._no_usage))
-        return out
+            made.append(choice)
+        told = self._no_usage if usage is None else usage
+        return [self._body([each], told) for each in made]
 
     def usage_chunk(self, usage: UsageBody) -> bytes:
         """The last chunk before [DONE]."""
         return self._body([], usage)
 
-    def whole(self, choices: Sequence[Choice], usage: UsageBody) -> bytes:
+    def whole(self, choices: Sequence[Choice], usage: UsageBody, scores: Scores) -> bytes:
         """A `text_completion` object."""
         made = [
             CompletionChoice(
@@ -238,6 +267,11 @@ class CompletionFormat:
                 logprobs=self._logprobs(choice.entries),
                 finish_reason=choice.finish,
                 stop_reason=_or_unset(choice.stop_reason),
+                token_ids=_ids(choice.token_ids, self._plan),
+                prompt_token_ids=self._prompt_ids_once(choice.index),
+                prompt_logprobs=_prompt_scores(
+                    scores(choice.index // self._plan.n), self._tokenizer
+                ),
             )
             for choice in choices
         ]
@@ -256,8 +290,14 @@ class CompletionFormat:
             )
         )
 
+    def _prompt_ids_once(self, choice: int) -> list[int] | UnsetType:
+        if not self._plan.prompts or choice in self._told:
+            return UNSET
+        self._told.add(choice)
+        return list(self._plan.prompts[choice // self._plan.n])
+
     def _logprobs(self, entries: Sequence[Entry]) -> CompletionLogprobs | None:
-        return completion_logprobs(entries, self._tokenizer) if self._has_logprobs else None
+        return completion_logprobs(entries, self._tokenizer) if self._plan.has_logprobs else None
 
 
 class NativeFormat:
@@ -267,7 +307,7 @@ class NativeFormat:
         self._chat = chat
         self._num_events = 0
 
-    def chunks(self, delta: Delta) -> list[bytes]:
+    def chunks(self, delta: Delta, usage: UsageBody | None) -> list[bytes]:
         """One event for text, for the end, or for both at once."""
         if not delta.text and delta.finish is None:
             return []
@@ -279,20 +319,24 @@ class NativeFormat:
         """As in chat; the parser refuses to ask for it."""
         return self._chat.usage_chunk(usage)
 
-    def whole(self, choices: Sequence[Choice], usage: UsageBody) -> bytes:
+    def whole(self, choices: Sequence[Choice], usage: UsageBody, scores: Scores) -> bytes:
         """As in chat; for logs and tests, `/v1/chat` always streams."""
-        return self._chat.whole(choices, usage)
+        return self._chat.whole(choices, usage, scores)
 
 
-def chat_answer(head: AnswerHead, request: ChatRequest, tokenizer: Tokenizer) -> Answer:
-    """The answer of `/v1/chat/completions`."""
-    plan = _chat_plan(request)
+def chat_answer(
+    head: AnswerHead, request: ChatRequest, made: Sequence[EngineRequest], tokenizer: Tokenizer
+) -> Answer:
+    """The answer of `/v1/chat/completions`; `made` is its engine request."""
+    plan = chat_plan(request, made)
     return Answer(ChatFormat(head, tokenizer, plan), Accumulator(plan, tokenizer))
 
 
-def native_answer(head: AnswerHead, request: ChatRequest, tokenizer: Tokenizer) -> Answer:
+def native_answer(
+    head: AnswerHead, request: ChatRequest, made: Sequence[EngineRequest], tokenizer: Tokenizer
+) -> Answer:
     """The answer of `/v1/chat`."""
-    plan = _chat_plan(request)
+    plan = chat_plan(request, made)
     form = NativeFormat(ChatFormat(head, tokenizer, plan))
     return Answer(form, Accumulator(plan, tokenizer))
 
@@ -304,33 +348,19 @@ def completion_answer(
     tokenizer: Tokenizer,
 ) -> Answer:
     """The answer of `/v1/completions`; `made` are its engine requests, one a prompt."""
-    echoes = tuple(
-        Echo(text=prompt_text(prompt, tokenizer), prompt=each.prompt)
-        for prompt, each in zip(request.prompts, made, strict=True)
-        if request.echo
-    )
-    plan = AnswerPlan(
-        n=request.n,
-        num_prompts=len(request.prompts),
-        has_logprobs=request.sampling.num_logprobs is not None,
-        skip_special=request.sampling.skip_special_tokens,
-        include_stop=request.sampling.include_stop,
-        include_usage=request.include_usage,
-        echoes=echoes,
-        is_scoring=request.is_scoring,
-    )
+    plan = completion_plan(request, made, tokenizer)
     return Answer(CompletionFormat(head, tokenizer, plan), Accumulator(plan, tokenizer))
-
-
-def _chat_plan(request: ChatRequest) -> AnswerPlan:
-    return AnswerPlan(
-        n=request.n,
-        has_logprobs=request.sampling.num_logprobs is not None,
-        skip_special=request.sampling.skip_special_tokens,
-        include_stop=request.sampling.include_stop,
-        include_usage=request.include_usage,
-    )
 
 
 def _or_unset(value: str | int | None) -> str | int | UnsetType:
     return UNSET if value is None else value
+
+
+def _ids(ids: Sequence[int], plan: AnswerPlan) -> list[int] | UnsetType:
+    return list(ids) if plan.has_ids else UNSET
+
+
+def _prompt_scores(
+    scored: Sequence[TokenLogprob | None] | None, tokenizer: Tokenizer
+) -> PromptScores | UnsetType:
+    return UNSET if scored is None else prompt_logprobs(scored, tokenizer)

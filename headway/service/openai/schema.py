@@ -28,12 +28,23 @@ Count = Annotated[int, Meta(ge=0, le=MAX_INT)]
 Choices = Annotated[int, Meta(ge=1, le=MAX_INT, description="Answers to each prompt.")]
 NumLogprobs = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
 TokenId = Annotated[int, Meta(ge=0, le=MAX_INT)]
+Truncation = Annotated[
+    int,
+    Meta(
+        ge=-1,
+        le=MAX_INT,
+        description="Keep only so many tokens, the last ones, of a prompt; -1: what fits.",
+    ),
+]
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Only together with `stream`: true."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: (
+        Annotated[bool, Meta(description="The usage so far in every chunk.")] | None
+    ) = None
     include_obfuscation: bool | None = None  # accepted and without effect: no padding is sent
 
 
@@ -78,6 +89,22 @@ class SharedFields(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[str, Meta(description="Requests with different salts never share cached blocks.")]
         | None
     ) = None
+    truncate_prompt_tokens: Truncation | None = None
+    return_token_ids: (
+        Annotated[bool, Meta(description="Also the ids of the prompt and of the answer.")] | None
+    ) = None
+    prompt_logprobs: (
+        Annotated[
+            NumLogprobs, Meta(description="Score the prompt's tokens, with so many candidates.")
+        ]
+        | None
+    ) = None
+    allowed_token_ids: (
+        Annotated[list[TokenId], Meta(description="Only these tokens are drawn.")] | None
+    ) = None
+    bad_words: (
+        Annotated[list[str], Meta(description="Texts that the answer never completes.")] | None
+    ) = None
 
 
 class ChatBody(SharedFields, frozen=True, kw_only=True):
@@ -92,6 +119,23 @@ class ChatBody(SharedFields, frozen=True, kw_only=True):
     safety_identifier: Harmless[str] | None = None
     prompt_cache_key: Harmless[str] | None = None
     prompt_cache_retention: Harmless[str] | None = None
+    add_generation_prompt: (
+        Annotated[bool, Meta(description="Open the assistant's turn; default true.")] | None
+    ) = None
+    continue_final_message: (
+        Annotated[bool, Meta(description="Go on with the last message; its turn stays open.")]
+        | None
+    ) = None
+    chat_template_kwargs: (
+        Annotated[
+            dict[str, Any], Meta(description="Switches that the model's chat template knows.")
+        ]
+        | None
+    ) = None
+    echo: (
+        Annotated[bool, Meta(description="Begin with the assistant's message that is continued.")]
+        | None
+    ) = None
     logprobs: bool | None = None
     top_logprobs: NumLogprobs | None = None
 
@@ -169,6 +213,7 @@ class SamplingChoice(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool = False
     skip_special_tokens: bool = True
     num_logprobs: int | None = None
+    allowed_token_ids: tuple[int, ...] = ()
 
 
 class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,8 +224,13 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     n: int = 1
     stream: bool = False
     include_usage: bool = False
+    continuous_usage: bool = False
     user: str | None = None
     cache_salt: bytes = b""
+    truncate_to: int | None = None  # prompt tokens; -1: what fits
+    return_token_ids: bool = False
+    prompt_logprobs: int | None = None
+    bad_words: tuple[str, ...] = ()
     unknown_fields: tuple[str, ...] = ()  # ignored; for counting
 
 
@@ -193,6 +243,19 @@ class ChatRequest(ParsedRequest, frozen=True, kw_only=True):
 
     messages: tuple[dict[str, Any], ...]
     max_tokens_field: str = "max_tokens"  # the name under which the client sent it
+    add_generation_prompt: bool = True
+    continue_final: bool = False
+    template_arguments: dict[str, Any] = {}
+    echo: bool = False
+
+    @property
+    def echoed(self) -> str:
+        """What the answer begins with: the assistant's message that it continues."""
+        last = self.messages[-1]
+        if not self.echo or last["role"] != "assistant":
+            return ""
+        content = last.get("content") or ""
+        return content if isinstance(content, str) else "\n".join(p["text"] for p in content)
 
 
 class CompletionRequest(ParsedRequest, frozen=True, kw_only=True):

@@ -55,6 +55,13 @@ def random_sampling(rng: random.Random, size: int) -> Sampling:
         ),
         min_tokens=rng.choice([0, 0, 3]),
         num_logprobs=rng.choice([None, 0, 1, 5]),
+        allowed_token_ids=tuple(
+            rng.sample(range(size), min(size, rng.choice([0, 0, 0, 1, 7, 100])))
+        ),
+        bad_words=tuple(
+            tuple(rng.randrange(min(size, 20)) for _ in range(rng.randint(1, 2)))
+            for _ in range(rng.choice([0, 0, 1, 5]))
+        ),
     )
 
 

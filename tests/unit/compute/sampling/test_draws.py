@@ -46,8 +46,8 @@ def test_parts_that_are_not_asked_for_are_empty() -> None:
     each = draw(Sampling(max_tokens=9, seed=0, min_tokens=3))
     assert not needs_adjusting(each)
     change = adjustment(each)
-    sizes = {len(change.repeated), len(change.lowered), len(change.biased), len(change.masked)}
-    assert sizes == {0}
+    parts = change.repeated, change.lowered, change.biased, change.masked, change.allowed
+    assert {len(part) for part in parts} == {0}
 
 
 def test_listed_candidates_are_best_first_equal_ones_by_id_and_never_below_the_floor() -> None:

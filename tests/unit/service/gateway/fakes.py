@@ -112,9 +112,13 @@ class JoiningTemplate:
         tokenizer: Any,
         *,
         add_generation_prompt: bool,
+        continue_final: bool = False,
+        arguments: Mapping[str, object] | None = None,
     ) -> list[int]:
-        """Ids of all contents."""
+        """Ids of all contents, with what was asked of the template after them."""
         text = "".join(str(message.get("content")) for message in messages)
+        text += "|continued" if continue_final else ""
+        text += "".join(f"|{name}={value}" for name, value in (arguments or {}).items())
         return list(tokenizer.encode(text, add_special=False, parse_special=False))
 
 

@@ -54,6 +54,8 @@ def test_only_v1_needs_a_key_and_the_body_is_not_read_without() -> None:
             for answer in (
                 await here.client.get("/v1/models"),
                 await here.client.get("/v1/models/m"),
+                await here.client.post("/tokenize", json={"prompt": "Hi"}),
+                await here.client.post("/detokenize", json={"tokens": []}),
                 await here.client.post(CHAT, content=b"no json"),
                 await here.client.post(CHAT, json=HI, headers={"X-API-Key": "sk-one"}),
                 await here.client.post(CHAT + "?api_key=sk-one", json=HI),

@@ -91,10 +91,10 @@ def test_refused_requests_are_never_tokenized_overload_02(monkeypatch: pytest.Mo
     encoded: list[str] = []
     encode = fakes.JoiningTemplate.encode
 
-    def slow(self: Any, messages: Any, tokenizer: Any, *, add_generation_prompt: bool) -> list[int]:
+    def slow(self: Any, messages: Any, tokenizer: Any, **options: Any) -> list[int]:
         encoded.append("one")
         assert gate.wait(10)
-        return encode(self, messages, tokenizer, add_generation_prompt=add_generation_prompt)
+        return encode(self, messages, tokenizer, **options)
 
     monkeypatch.setattr(fakes.JoiningTemplate, "encode", slow)
 
@@ -122,7 +122,7 @@ def test_a_client_that_leaves_while_its_prompt_is_encoded_never_reaches_the_engi
 ) -> None:
     gate, begun = threading.Event(), threading.Event()
 
-    def slow(self: Any, messages: Any, tokenizer: Any, *, add_generation_prompt: bool) -> list[int]:
+    def slow(self: Any, messages: Any, tokenizer: Any, **options: Any) -> list[int]:
         begun.set()
         assert gate.wait(10)
         return [5]

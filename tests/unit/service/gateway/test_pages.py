@@ -1,11 +1,26 @@
 """Pages that tell: health, readiness, models, version, the API's description."""
 
+import asyncio
+import threading
+
 import msgspec
 import pytest
 
 from headway.service.gateway.settings import GatewaySettings
+from headway.service.gateway.tokens import MAX_WAITING
 from headway.service.wire.transport import ReplicaState
-from tests.unit.service.gateway.fakes import HELLO, FakeReplica, Site, run, site
+from tests.unit.service.gateway.fakes import (
+    CONTEXT,
+    HELLO,
+    HI,
+    VOCAB,
+    CharTokenizer,
+    FakeReplica,
+    Site,
+    run,
+    site,
+    until,
+)
 
 READY_STATES = {
     ReplicaState.STARTING: (200, 503),
@@ -93,3 +108,75 @@ def test_head_is_answered_like_get_without_a_body() -> None:
             assert (await here.client.get("/health")).status_code == 200
 
     run(scenario())
+
+
+def test_text_becomes_ids_and_ids_text_without_the_engine() -> None:
+    async def scenario() -> None:
+        async with site() as here:
+            asked = {"prompt": "Hi", "return_token_strs": True}
+            answer = await here.client.post("/tokenize", json=asked)
+            ids = CharTokenizer().encode("Hi", add_special=True, parse_special=True)
+            told = {"count": 2, "max_model_len": CONTEXT, "tokens": ids, "token_strs": ["H", "i"]}
+            assert answer.json() == told
+            chat = HI | {"continue_final_message": True, "chat_template_kwargs": {"a": 1}}
+            of_chat = (await here.client.post("/v1/tokenize", json=chat)).json()
+            back = await here.client.post("/v1/detokenize", json={"tokens": of_chat["tokens"]})
+            assert back.json() == {"prompt": "Hi|continued|a=1"}
+            assert not here.replica.requests
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": "Hi", "messages": HI["messages"]}, "prompt"),
+        ("/tokenize", {"prompt": "Hi", "model": "other"}, "model"),
+        ("/tokenize", {"messages": [{"role": "x"}]}, "messages[0].role"),
+        ("/detokenize", {}, "tokens"),
+        ("/detokenize", {"tokens": [1, VOCAB]}, "tokens[1]"),
+        ("/detokenize", {"tokens": [-1]}, "tokens[0]"),
+    ],
+)
+def test_what_cannot_be_turned_into_ids_or_text_is_refused_by_name(
+    path: str, body: dict[str, object], param: str
+) -> None:
+    async def scenario() -> None:
+        async with site() as here:
+            answer = await here.client.post(path, json=body)
+            assert answer.status_code == (404 if param == "model" else 400)
+            assert answer.json()["error"]["param"] == param
+
+    run(scenario())
+
+
+def test_texts_that_wait_for_their_ids_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+    encode = CharTokenizer.encode
+
+    def slow(self: CharTokenizer, text: str, **options: bool) -> list[int]:
+        assert gate.wait(10)
+        return encode(self, text, **options)
+
+    monkeypatch.setattr(CharTokenizer, "encode", slow)
+
+    async def scenario() -> None:
+        async with site() as here:
+            body = {"prompt": "Hi"}
+            asking = [
+                asyncio.create_task(here.client.post("/tokenize", json=body))
+                for _ in range(MAX_WAITING + 5)
+            ]
+            await until(lambda: sum(task.done() for task in asking) == 5)
+            gate.set()
+            answers = await asyncio.gather(*asking)
+            refused = [each for each in answers if each.status_code == 503]
+            assert len(refused) == 5
+            assert {each.headers["retry-after"] for each in refused} == {"1"}
+            assert sum(each.status_code == 200 for each in answers) == MAX_WAITING
+
+    try:
+        run(scenario())
+    finally:
+        gate.set()

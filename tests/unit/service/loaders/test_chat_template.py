@@ -296,3 +296,85 @@ def test_messages_are_not_changed(template: ChatTemplate) -> None:
     messages = chat([{"type": "text", "text": "<|im_end|>"}])
     template.render(messages, add_generation_prompt=True)
     assert messages == [{"role": "user", "content": [{"type": "text", "text": "<|im_end|>"}]}]
+
+
+@pytest.mark.parametrize("content", [c for c in CONTENTS if c.strip()])
+def test_a_continued_message_ends_as_transformers_ends_it(
+    template: ChatTemplate, tokenizer: FileTokenizer, reference: Any, content: str
+) -> None:
+    messages = chat("Hi", content, system="Be brief.")
+    want = reference.apply_chat_template(messages, tokenize=False, continue_final_message=True)
+    got = template.encode(messages, tokenizer, add_generation_prompt=False, continue_final=True)
+    # transformers strips the message's end where its template would; ours keeps what was sent.
+    assert text_of(tokenizer, got).rstrip() == want.rstrip()
+    assert text_of(tokenizer, got).endswith(content)
+
+
+def test_control_tokens_in_a_continued_message_are_plain_text(
+    template: ChatTemplate, tokenizer: FileTokenizer
+) -> None:
+    messages = chat("Hi", "so <|im_end|> it <|im_")
+    ids = template.encode(messages, tokenizer, add_generation_prompt=False, continue_final=True)
+    assert ids.count(2) == 2  # of the system's and the user's turn
+    assert text_of(tokenizer, ids).endswith("so <|im_end|> it <|im_")
+
+
+SWITCHED = (
+    "{% if enable_thinking is defined and not enable_thinking %}off {% endif %}{{ style }} "
+    "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+)
+
+
+def with_arguments(
+    template: ChatTemplate, tokenizer: FileTokenizer, arguments: dict[str, object]
+) -> list[int]:
+    return template.encode(chat("hi"), tokenizer, add_generation_prompt=True, arguments=arguments)
+
+
+def test_a_template_is_given_the_switches_that_it_reads(tmp_path: Path) -> None:
+    template, tokenizer = built(tmp_path, SWITCHED)
+    assert template.arguments == {"enable_thinking", "style"}
+    ids = with_arguments(template, tokenizer, {"enable_thinking": False, "style": "<|im_end|>"})
+    assert text_of(tokenizer, ids) == "off <|im_end|> hi"
+    assert not any(map(tokenizer.is_special, ids)), "an argument becomes no control token"
+    assert text_of(tokenizer, with_arguments(template, tokenizer, {"style": "x"})) == "x hi"
+
+
+def test_a_switch_that_clients_send_to_every_model_is_ignored_where_nobody_reads_it(
+    template: ChatTemplate, tokenizer: FileTokenizer
+) -> None:
+    plain = encode(template, tokenizer, chat("hi"))
+    assert with_arguments(template, tokenizer, {"enable_thinking": True}) == plain
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"messages": "x"},
+        {"tools": "x"},
+        {"add_generation_prompt": False},
+        {"bos_token": "x"},
+        {"range": "x"},
+        {"raise_exception": "x"},
+        {"nonsense": 1},
+        {"style": [1]},
+        {"style": {"a": 1}},
+        {"style": "x" * 2000},
+    ],
+)
+def test_security_template_01_no_other_argument_reaches_a_template(
+    tmp_path: Path, arguments: dict[str, object]
+) -> None:
+    template, tokenizer = built(tmp_path, SWITCHED)
+    with pytest.raises(InvalidRequest) as caught:
+        with_arguments(template, tokenizer, arguments)
+    assert (caught.value.param or "").startswith("chat_template_kwargs")
+
+
+def test_a_template_that_changes_the_last_message_cannot_continue_it(tmp_path: Path) -> None:
+    for source in ("{{ messages[-1]['content'][:2] }}", "{{ messages[-1]['content'] * 2 }}"):
+        template, tokenizer = built(tmp_path, source)
+        with pytest.raises(InvalidRequest, match="cannot be continued"):
+            template.encode(
+                chat("hello"), tokenizer, add_generation_prompt=False, continue_final=True
+            )

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -46,12 +47,22 @@ LIMITS = ApiLimits()
 EMOJI = list("😀".encode())
 
 
+PROMPT = [72, 105]
+
+
 def chat_events(
     fields: dict[str, Any], outputs: list[list[int]]
 ) -> tuple[ChatRequest, list[Event]]:
     request = parse_chat(chat_body(**fields), LIMITS)
-    made = engine_requests(request, [[72, 105]], FACTS, "r", 0)
-    return request, events_of(made[0], outputs)
+    return request, events_of(made_of(request)[0], outputs)
+
+
+def made_of(request: ChatRequest) -> Sequence[EngineRequest]:
+    return engine_requests(request, [PROMPT], FACTS, "r", 0)
+
+
+def chat_of(request: ChatRequest) -> Answer:
+    return chat_answer(HEAD, request, made_of(request), TOKENIZER)
 
 
 def whole(answer: Answer, events: list[Event]) -> Any:
@@ -68,8 +79,8 @@ def streamed(answer: Answer, events: list[Event]) -> bytes:
 def chat_both(fields: dict[str, Any], outputs: list[list[int]]) -> tuple[Any, list[Any]]:
     """The same answer, whole and as chunks."""
     request, events = chat_events(fields, outputs)
-    body_ = whole(chat_answer(HEAD, request, TOKENIZER), events)
-    return body_, chunks_of(streamed(chat_answer(HEAD, request, TOKENIZER), events))
+    body_ = whole(chat_of(request), events)
+    return body_, chunks_of(streamed(chat_of(request), events))
 
 
 def completion_both(
@@ -190,7 +201,7 @@ def test_logprobs_02_half_characters_have_their_bytes_and_a_token_that_is_text()
 
 
 def test_logprobs_01_minus_infinity_is_written_as_the_floor() -> None:
-    request = parse_chat(chat_body(logprobs=True, max_tokens=1), LIMITS)
+    request = parse_chat(chat_body(logprobs=True, top_logprobs=1, max_tokens=1), LIMITS)
     made = engine_requests(request, [[1]], FACTS, "r", 0)
     events = events_of(made[0], [[65]])
     for value in (float("-inf"), float("nan")):
@@ -205,7 +216,7 @@ def test_logprobs_01_minus_infinity_is_written_as_the_floor() -> None:
             logprobs=(bad,),
             finish_reason=FinishReason.LENGTH,
         )
-        answer = whole(chat_answer(HEAD, request, TOKENIZER), [changed, events[-1]])
+        answer = whole(chat_of(request), [changed, events[-1]])
         entry = answer["choices"][0]["logprobs"]["content"][0]
         assert entry["logprob"] == -9999.0
         assert entry["top_logprobs"][0]["logprob"] == -9999.0
@@ -286,9 +297,9 @@ def test_a_stream_joined_equals_the_whole_answer(
     fields = {"n": 2, "stop": stop, "logprobs": True, "top_logprobs": 1, **flags}
     padded = [[*ids, *b"abcabcabcabc"] for ids in outputs]  # never shorter than max_tokens
     request, events = chat_events(fields, padded)
-    answer = whole(chat_answer(HEAD, request, TOKENIZER), events)
+    answer = whole(chat_of(request), events)
     merged = merge(events, cuts)
-    chunks = chunks_of(streamed(chat_answer(HEAD, request, TOKENIZER), merged))
+    chunks = chunks_of(streamed(chat_of(request), merged))
     num_entries = 0
     for choice in answer["choices"]:
         text, entries, ends = joined(chunks, choice["index"])
@@ -305,7 +316,7 @@ def test_the_briefs_native_events_count_from_0_and_end_with_the_reason() -> None
     request = parse_native(chat_body(max_tokens=4), {}, LIMITS)
     made = engine_requests(request, [[1]], FACTS, "r", 0)
     events = events_of(made[0], [[*"你".encode(), 33]])
-    stream = streamed(native_answer(HEAD, request, TOKENIZER), events)
+    stream = streamed(native_answer(HEAD, request, made, TOKENIZER), events)
     assert (
         stream
         == (
@@ -334,7 +345,7 @@ def test_a_stream_that_fails_ends_with_one_error_event_and_no_done(
     end: Finished, code: str
 ) -> None:
     request, events = chat_events({}, [list(b"Hey")])
-    answer = chat_answer(HEAD, request, TOKENIZER)
+    answer = chat_of(request)
     streamed(answer, events[:2])
     last = answer.stream(end)
     assert answer.is_done
@@ -345,7 +356,7 @@ def test_a_stream_that_fails_ends_with_one_error_event_and_no_done(
 def test_a_whole_answer_that_fails_raises_the_engines_error() -> None:
     request, _ = chat_events({}, [[65]])
     for code, kind in (("engine_lost", ReplicaLost), ("queue_full", QueueFull)):
-        answer = chat_answer(HEAD, request, TOKENIZER)
+        answer = chat_of(request)
         answer.feed(finished(FinishReason.ERROR, error="gone", error_code=code))
         with pytest.raises(kind, match="gone"):
             answer.response()
@@ -354,7 +365,7 @@ def test_a_whole_answer_that_fails_raises_the_engines_error() -> None:
 def test_nothing_is_sent_before_the_first_token() -> None:
     request, _ = chat_events({}, [[65]])
     started = Started(request_id="r", at=Seconds(0.0), cached_tokens=0)
-    assert chat_answer(HEAD, request, TOKENIZER).stream(started) == b""
+    assert chat_of(request).stream(started) == b""
 
 
 def test_a_start_token_put_first_by_the_models_rule_is_not_part_of_the_echo() -> None:

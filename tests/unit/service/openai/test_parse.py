@@ -363,9 +363,7 @@ def test_a_utf8_byte_order_mark_before_the_body_is_skipped() -> None:
     assert parse_completion(b"\xef\xbb\xbf" + body(prompt="Hi"), LIMITS).prompts == ("Hi",)
 
 
-@pytest.mark.parametrize(
-    "field", ["chat_template", "chat_template_kwargs", "extra_body", "add_generation_prompt"]
-)
+@pytest.mark.parametrize("field", ["chat_template", "extra_body", "add_generation_prompt"])
 def test_security_template_01_templates_in_requests_are_refused(field: str) -> None:
     attack = "{% for i in range(99999) %}x{% endfor %}"
     value = attack if field == "chat_template" else {"chat_template": attack}

@@ -80,6 +80,30 @@ def test_end_ids_are_masked_until_min_tokens_whatever_the_bias() -> None:
     assert adjusted(sampling, [0], end_ids=(3,)) == [2.0, 2.0, 2.0, 98.0, -2.0]
 
 
+def test_only_allowed_ids_keep_their_logits_and_other_masks_still_hold() -> None:
+    sampling = msgspec.structs.replace(
+        PLAIN, allowed_token_ids=(4, 1, 3), min_tokens=1, logit_bias=((0, 100.0), (4, 1.0))
+    )
+    assert adjusted(sampling, end_ids=(3,)) == [MASKED, 2.0, MASKED, MASKED, -1.0]
+
+
+def test_a_bad_word_is_masked_only_where_the_output_would_complete_it() -> None:
+    sampling = msgspec.structs.replace(PLAIN, bad_words=((0, 3, 4), (2,)))
+    masked = [2.0, 2.0, MASKED, -2.0, -2.0]
+    assert adjusted(sampling) == masked
+    assert adjusted(sampling, [0]) == masked
+    assert adjusted(sampling, [3]) == masked
+    assert adjusted(sampling, [0, 3, 1]) == masked
+    assert adjusted(sampling, [1, 0, 3]) == [2.0, 2.0, MASKED, -2.0, MASKED]
+    assert adjusted(sampling, [1, 0], last=3) == [2.0, 2.0, MASKED, -2.0, MASKED]
+
+
+def test_the_prompt_begins_no_bad_word() -> None:
+    sampling = msgspec.structs.replace(PLAIN, bad_words=((1, 2, 4),))
+    assert PROMPT[-2:] == [1, 2]
+    assert adjusted(sampling) == [2.0, 2.0, 2.0, -2.0, -2.0]
+
+
 def test_plain_parameters_need_nothing() -> None:
     state = SamplingState(PLAIN, 0, PROMPT, len(PROMPT), (3,))
     assert not needs_adjusting(Draw(state, 0))
