@@ -4,17 +4,26 @@ Flags, environment variables, keys of the file, the help text and docs/settings.
 come from `OPTIONS`. An option's place in the settings tree is `section`.`field`.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from headway.app.readers import (
+    context,
+    one_of,
+    seconds,
+    secrets,
+    share,
+    size,
+    switch,
+    targets,
+    tenants,
+    text,
+    texts,
+    whole,
+)
 from headway.compute.gpu.runner.settings import AttentionChoice, DeviceChoice, DtypeChoice
 
 Value = str | int | float | bool | tuple[str, ...] | None
-SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?B)?", re.IGNORECASE)
-POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-TRUE = frozenset({"1", "true", "yes", "on"})
-FALSE = frozenset({"0", "false", "no", "off"})
 
 
 class Option(NamedTuple):
@@ -47,103 +56,6 @@ class Option(NamedTuple):
     def variable(self) -> str:
         """Name in the environment."""
         return f"HEADWAY_{self.key.upper()}"
-
-
-def text(value: object) -> str:
-    """A non-empty string."""
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"must be text, got {value!r}")
-    return value
-
-
-def texts(value: object) -> tuple[str, ...]:
-    """A list of strings; text is split at commas."""
-    items = value.split(",") if isinstance(value, str) else value
-    if not isinstance(items, list | tuple) or not items:
-        raise ValueError(f"must be a list of texts, got {value!r}")
-    return tuple(text(item).strip() for item in items)
-
-
-def secrets(value: object) -> tuple[str, ...]:
-    """The same for what must not be repeated in a message."""
-    try:
-        return texts(value)
-    except ValueError:
-        raise ValueError("must be a list of texts that are not empty") from None
-
-
-def whole(low: int, high: int | None = None) -> Callable[[object], int]:
-    """A reader of whole numbers from low to high."""
-
-    def read(value: object) -> int:
-        if isinstance(value, str) and re.fullmatch(r"[+-]?\d{1,18}", value.strip()):
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(f"must be a whole number, got {value!r}")
-        if value < low or (high is not None and value > high):
-            bounds = f"at least {low}" if high is None else f"from {low} to {high}"
-            raise ValueError(f"must be {bounds}, got {value}")
-        return value
-
-    return read
-
-
-def seconds(low: float) -> Callable[[object], float]:
-    """A reader of finite numbers of seconds from low up."""
-
-    def read(value: object) -> float:
-        if isinstance(value, str):
-            try:
-                value = float(value)
-            except ValueError:
-                raise ValueError(f"must be a number of seconds, got {value!r}") from None
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"must be a number of seconds, got {value!r}")
-        if not low <= value <= 1e9:
-            raise ValueError(f"must be a number of seconds of at least {low:g}, got {value}")
-        return float(value)
-
-    return read
-
-
-def size(value: object) -> int:
-    """Bytes, plain or as 512M, 2G, 1.5GiB (powers of 1024)."""
-    if isinstance(value, str) and (match := SIZE.fullmatch(value.strip())):
-        value = int(float(match[1]) * 1024 ** POWERS[match[2].upper()])
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"must be a size such as 512M, 2G or a number of bytes, got {value!r}")
-    return value
-
-
-def switch(value: object) -> bool:
-    """True or false."""
-    lowered = value.strip().lower() if isinstance(value, str) else value
-    if isinstance(lowered, bool):
-        return lowered
-    if lowered in TRUE or lowered in FALSE:
-        return lowered in TRUE
-    raise ValueError(f"must be true or false, got {value!r}")
-
-
-def one_of(*choices: str) -> Callable[[object], str]:
-    """A reader of one of the given words."""
-
-    def read(value: object) -> str:
-        if not isinstance(value, str) or value not in choices:
-            raise ValueError(f"must be one of {', '.join(choices)}; got {value!r}")
-        return value
-
-    return read
-
-
-def context(value: object) -> int | str:
-    """A number of tokens, or "auto"."""
-    if value == "auto":
-        return "auto"
-    try:
-        return whole(2)(value)
-    except ValueError as error:
-        raise ValueError(f"must be 'auto' or a number of tokens: {error}") from None
 
 
 OPTIONS: tuple[Option, ...] = (
@@ -214,6 +126,36 @@ OPTIONS: tuple[Option, ...] = (
         "chunks of prompts are cut to the measured speed. 0: chunks of --max-num-batched-tokens",
         unit="s",
     ),
+    Option(
+        "ageing",
+        "engine",
+        seconds(0.001),
+        "Waiting that lifts a request by one class, and again after as long; best effort is "
+        "refused while it would wait longer than this",
+        unit="s",
+    ),
+    Option(
+        "long-prompt",
+        "engine",
+        whole(1),
+        "Prompts above this go by the slow lane",
+        unit="tokens",
+        default="a quarter of the context",
+    ),
+    Option(
+        "long-output",
+        "engine",
+        whole(1),
+        "Requests with a max_tokens above this go by the slow lane",
+        unit="tokens",
+        default="half of the context",
+    ),
+    Option(
+        "slow-lane-share",
+        "engine",
+        share,
+        "Part of a step's prompt tokens that long requests may use beside short ones; 1: no lanes",
+    ),
     Option("block-size", "engine", whole(0), "Tokens in one KV block; a power of two", "tokens"),
     Option(
         "kv-cache-memory-bytes",
@@ -253,6 +195,24 @@ OPTIONS: tuple[Option, ...] = (
         secrets,
         "Keys that clients must send as a bearer token for /v1",
         default="none: open",
+        takes_many=True,
+    ),
+    Option(
+        "tenant",
+        "gateway",
+        tenants,
+        "Tenants with their keys, NAME:CLASS:KEY or NAME:CLASS*WEIGHT:KEY; "
+        "classes are vip, standard and internal",
+        default="none: everybody is standard",
+        takes_many=True,
+    ),
+    Option(
+        "slo-ttft",
+        "gateway",
+        targets,
+        "Time to the first token promised to a class, CLASS=SECONDS or CLASS=none; what would "
+        "come later is refused at once",
+        default="vip=0.5, standard=3 once there are tenants",
         takes_many=True,
     ),
     Option(

@@ -16,6 +16,7 @@ HeadwayError
 │   └── RateLimited             429, carries retry_after_s
 ├── CapacityError               try later or elsewhere        503, carries retry_after_s
 │   ├── QueueFull
+│   ├── DeadlineUnmeetable
 │   └── ShuttingDown
 ├── ReplicaError                one replica failed, not all       503, carries retry_after_s
 │   ├── ReplicaLost
@@ -152,6 +153,12 @@ class QueueFull(CapacityError):
     """The waiting queue is at its limit, in requests or in tokens."""
 
     code = "queue_full"
+
+
+class DeadlineUnmeetable(CapacityError):
+    """The first token would come later than the request's class is promised."""
+
+    code = "deadline_unmeetable"
 
 
 class ShuttingDown(CapacityError):

@@ -41,6 +41,7 @@ class Outcome(Enum):
     INVALID = "invalid"  # 4xx: the client must change the request
     UNAUTHORIZED = "unauthorized"
     REJECTED_QUEUE_FULL = "rejected_queue_full"
+    REJECTED_DEADLINE = "rejected_deadline"  # its first token would have come too late
     REJECTED_SHUTTING_DOWN = "rejected_shutting_down"
     REJECTED_NOT_READY = "rejected_not_ready"  # no engine can answer now
     ERROR = "error"  # it was taken and then failed
@@ -265,6 +266,37 @@ QUEUE_LIMIT_TOKENS = Metric(
     kind=Kind.GAUGE,
     help="Most prompt tokens that may wait",
     unit="tokens",
+)
+PRESSURE_RUNG = Metric(
+    name="headway_pressure_rung",
+    kind=Kind.GAUGE,
+    help="Rung of the pressure ladder: 0 normal, 1 swap, 2 hold, 3 refuse best effort",
+    alert=">= 2 for 5 minutes",
+)
+WAITING_BY_CLASS = Metric(
+    name="headway_waiting_sequences",
+    kind=Kind.GAUGE,
+    help="Sequences that wait in the engine, preempted ones included, by class",
+    labels=(*OWN, "slo_class"),
+    unit="sequences",
+)
+PREFILL_RATE = Metric(
+    name="headway_prefill_tokens_per_second",
+    kind=Kind.GAUGE,
+    help="Prompt tokens computed a second of the steps that compute any, lately",
+    unit="tokens/s",
+)
+BEST_EFFORT_WAIT = Metric(
+    name="headway_best_effort_wait_seconds",
+    kind=Kind.GAUGE,
+    help="How long a best-effort request that came now would wait for its first token",
+    unit="s",
+)
+CLASS_PREEMPTIONS = Metric(
+    name="headway_class_preemptions_total",
+    kind=Kind.COUNTER,
+    help="Sequences stopped for a request of a more important class",
+    unit="sequences",
 )
 CACHED_TOKENS = Metric(
     name="headway_cached_prompt_tokens_total",

@@ -7,27 +7,26 @@ sockets. One step may be in flight: `plan` may be called again before `commit`.
 from collections import deque
 from typing import NamedTuple
 
-from headway.core.base.errors import InvalidRequest, PromptTooLong, QueueFull
-from headway.core.base.units import Seconds, blocks_for
+from headway.core.base.errors import InvalidRequest, PromptTooLong
+from headway.core.base.units import Seconds
 from headway.core.cost.work import StepWork
+from headway.core.engine.door import Door
 from headway.core.engine.finish import Ledger, finished_event
+from headway.core.engine.parts import make_scheduler
 from headway.core.engine.planning import build_plan
 from headway.core.engine.settings import ResolvedEngine
 from headway.core.engine.stop import end_ids, take_token
-from headway.core.kv.manager import KvManager
-from headway.core.kv.table import BlockGrid, BlockTable
+from headway.core.kv.table import BlockTable
 from headway.core.messages.health import ReplicaStatus
 from headway.core.messages.path import EngineRequest, Event, FinishReason, Started, Tokens
 from headway.core.messages.step import StepPlan, StepResult
-from headway.core.sched.chunks import StepBudget
-from headway.core.sched.queue import QueueLimits, WaitingQueue
-from headway.core.sched.scheduler import Row, Scheduler
+from headway.core.sched.deadline import StepFacts
+from headway.core.sched.pressure import Rung
+from headway.core.sched.scheduler import Row
 from headway.core.sched.sequence import RequestGroup, Sequence, State
+from headway.core.tenancy.tenant import NUM_CLASSES, SloClass
 from headway.core.text.streamer import TokenStreamer
 from headway.core.text.tokenizer import Decodes
-
-# The queue's drain rate is measured in front of the engine; this is the backstop's answer.
-RETRY_AFTER = Seconds(1.0)
 
 
 class _InFlight(NamedTuple):
@@ -49,22 +48,9 @@ class EngineCore:
 
     def __init__(self, settings: ResolvedEngine, tokenizer: Decodes, *, model: str = "") -> None:
         self.settings = settings
-        width = blocks_for(settings.max_model_len, settings.block_size)
-        self.grid = BlockGrid(settings.max_num_seqs, width)
-        kv = KvManager(
-            settings.num_blocks,
-            settings.block_size,
-            self.grid,
-            model=model,
-            enable_prefix_caching=settings.enable_prefix_caching,
-        )
-        limits = QueueLimits(settings.max_waiting_requests, settings.max_waiting_tokens)
-        self.scheduler = Scheduler(
-            kv,
-            WaitingQueue(limits),
-            StepBudget(settings.max_num_batched_tokens, settings.itl_target),
-            max_num_seqs=settings.max_num_seqs,
-        )
+        self.scheduler = make_scheduler(settings, model)
+        self.grid = self.scheduler.kv.grid
+        self._door = Door(self.scheduler, settings.ageing)
         self._tokenizer = tokenizer
         self._groups: dict[str, RequestGroup] = {}
         self._streamers: dict[int, TokenStreamer] = {}
@@ -77,21 +63,19 @@ class EngineCore:
         """Put a request into the line.
 
         Raises, and takes nothing: PromptTooLong or InvalidRequest when it can never run
-        here, QueueFull when too much waits already.
+        here, QueueFull when too much waits already, DeadlineUnmeetable when its class is
+        promised a first token sooner than it could come.
         """
         self._check_request(request)
-        queue, choices = self.scheduler.queue, request.num_choices
-        problem = queue.problem_with(choices, len(request.prompt), self.scheduler.num_free_slots)
-        if problem is not None:
-            raise QueueFull(f"the engine's queue is full: {problem}", RETRY_AFTER)
+        self._door.ask(request, now)
         group = RequestGroup(request, now)
         ends = end_ids(request.sampling, self._tokenizer.eos_ids)
-        for choice in range(choices):
+        for choice in range(request.num_choices):
             sequence = Sequence(self._next_sequence, group, choice, ends)
             self._next_sequence += 1
             group.sequences.append(sequence)
             self._streamers[sequence.id] = TokenStreamer(self._tokenizer, request.sampling)
-            queue.push(sequence)
+            self.scheduler.join(sequence, now)
         self._groups[request.id] = group
         self._ledger.prompt_tokens += len(request.prompt)
 
@@ -114,7 +98,8 @@ class EngineCore:
         """The next step, or None when there is nothing to compute now. Never raises."""
         assert len(self._in_flight) < 2, "two plans are in flight already"
         previous = self._in_flight[-1].plan if self._in_flight else None
-        rows = self.scheduler.plan()
+        self._door.watch(now)
+        rows = self.scheduler.plan(now)
         if not rows:
             return None
         for row in rows:
@@ -136,6 +121,8 @@ class EngineCore:
         ]
         began = max(in_flight.planned, self._ledger.last_commit)
         self.scheduler.budget.cost.observe(in_flight.work, Seconds(now - began))
+        was_full = self.scheduler.num_free_slots < 1
+        prompt_tokens = _prompt_tokens(in_flight.rows, alive)
         self._ledger.took_step(len(alive), alive.count(False), now)
         for row, is_alive in zip(in_flight.rows, alive, strict=True):
             if is_alive:
@@ -149,6 +136,9 @@ class EngineCore:
             if alive[index]:
                 sequence = in_flight.rows[index].sequence
                 events += self._drew(sequence, result, draw, now)
+        ended = sum(row.sequence.state is State.FINISHED for row in in_flight.rows)
+        facts = StepFacts(prompt_tokens, ended, was_full, max(0.0, now - began))
+        self._door.took_step(facts, now)
         return events
 
     def take_events(self) -> list[Event]:
@@ -163,10 +153,11 @@ class EngineCore:
     def status(self) -> ReplicaStatus:
         """Gauges and totals of this moment."""
         scheduler, kv, ledger = self.scheduler, self.scheduler.kv, self._ledger
+        queue = scheduler.queue
         return ReplicaStatus(
             num_running=len(scheduler.running),
-            num_waiting=len(scheduler.queue),
-            waiting_tokens=scheduler.queue.num_tokens,
+            num_waiting=len(queue),
+            waiting_tokens=queue.num_tokens,
             total_blocks=kv.num_blocks,
             free_blocks=kv.num_free,
             cached_blocks=kv.num_cached,
@@ -178,7 +169,12 @@ class EngineCore:
             prefix_queries=ledger.prefix_queries,
             prefix_hits=ledger.prefix_hits,
             preemptions=scheduler.num_preemptions,
+            preemptions_for_class=scheduler.preemptions.for_class,
             wasted_rows=ledger.wasted_rows,
+            rung=scheduler.ladder.rung if self._groups else Rung.NORMAL,
+            waiting_by_class=tuple(queue.waiting_of(each).sequences for each in SloClass),
+            prefill_rate=self._door.forecast.prefill_rate or 0.0,
+            best_effort_wait_s=self._door.best_effort_wait,
         )
 
     def check(self) -> None:
@@ -202,6 +198,10 @@ class EngineCore:
             raise InvalidRequest("the prompt has no tokens", param="prompt")
         if sampling.max_tokens < 1 or request.num_choices < 1:
             raise InvalidRequest("max_tokens and n must be at least 1", param="max_tokens")
+        if not 0 <= request.slo_class < NUM_CLASSES or not request.tenant_weight > 0.0:
+            raise InvalidRequest(
+                f"class {request.slo_class} or weight {request.tenant_weight:g} is impossible"
+            )
         if prompt + sampling.max_tokens > self.settings.max_model_len:
             raise PromptTooLong(
                 f"the context is {self.settings.max_model_len} tokens, but the prompt has "
@@ -277,3 +277,12 @@ class EngineCore:
     def _close_group(self, group: RequestGroup, reason: FinishReason, now: Seconds) -> Event:
         del self._groups[group.request.id]
         return finished_event(group, reason, now)
+
+
+def _prompt_tokens(rows: list[Row], alive: list[bool]) -> tuple[int, ...]:
+    """Prompt tokens that a step computed, a class."""
+    tokens = [0] * NUM_CLASSES
+    for row, is_alive in zip(rows, alive, strict=True):
+        if is_alive and row.start < row.sequence.num_prompt:
+            tokens[row.sequence.group.request.slo_class] += row.num_tokens
+    return tuple(tokens)

@@ -27,6 +27,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     block_size: int = 16  # tokens in one KV block
     kv_cache_memory_bytes: int | None = None
     enable_prefix_caching: bool = True
+    ageing: float = 30.0  # seconds of waiting that lift a request by one class
+    long_prompt: int | None = None  # tokens above which a prompt is long; None: 1/4 context
+    long_output: int | None = None  # the same for max_tokens; None: 1/2 context
+    slow_lane_share: float = 0.5  # of a step's prompt tokens, for long requests beside short ones
     max_waiting_requests: int = 256  # sequences: a request with n=4 counts as 4
     max_waiting_tokens: int | None = None  # prompt tokens; None: 32 full contexts
 
@@ -43,6 +47,10 @@ class ResolvedEngine(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting_requests: int
     max_waiting_tokens: int
     itl_target: Seconds | None = None  # None: a step may take as long as its tokens take
+    ageing: Seconds = Seconds(30.0)
+    long_prompt: int = 1 << 30
+    long_output: int = 1 << 30
+    slow_lane_share: float = 0.5
 
 
 def check(settings: EngineSettings, card: ModelCard) -> None:
@@ -57,6 +65,7 @@ def check(settings: EngineSettings, card: ModelCard) -> None:
         raise InvalidSetting(
             "--itl-target", f"must be seconds, 0 for no target, got {settings.itl_target}"
         )
+    _check_order(settings)
     size = settings.block_size
     if size < 1 or size & (size - 1):
         raise InvalidSetting("--block-size", f"must be a power of two of at least 1, got {size}")
@@ -65,6 +74,18 @@ def check(settings: EngineSettings, card: ModelCard) -> None:
             "--max-waiting-tokens", f"must be at least 1, got {settings.max_waiting_tokens}"
         )
     _check_max_model_len(settings.max_model_len, card)
+
+
+def _check_order(settings: EngineSettings) -> None:
+    if not 0.0 < settings.ageing < math.inf:
+        raise InvalidSetting("--ageing", f"must be seconds above 0, got {settings.ageing}")
+    if not 0.0 < settings.slow_lane_share <= 1.0:
+        raise InvalidSetting(
+            "--slow-lane-share", f"must be above 0 and at most 1, got {settings.slow_lane_share}"
+        )
+    for name, value in (("prompt", settings.long_prompt), ("output", settings.long_output)):
+        if value is not None and value < 1:
+            raise InvalidSetting(f"--long-{name}", f"must be at least 1 token, got {value}")
 
 
 def _check_max_model_len(length: int | str | None, card: ModelCard) -> None:
@@ -109,6 +130,10 @@ def resolve(
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         itl_target=Seconds(settings.itl_target) if settings.itl_target else None,
+        ageing=Seconds(settings.ageing),
+        long_prompt=settings.long_prompt or max(1, max_model_len // 4),
+        long_output=settings.long_output or max(1, max_model_len // 2),
+        slow_lane_share=settings.slow_lane_share,
         block_size=settings.block_size,
         num_blocks=num_blocks,
         enable_prefix_caching=settings.enable_prefix_caching,

@@ -91,6 +91,10 @@ class BlockPool:
         """True when one table holds it and the prefix tree does not: it may be written."""
         return self._references[block] == 1 and not self._retained[block]
 
+    def is_sole(self, block: int) -> bool:
+        """True when exactly one table holds the block: it is available once that one closes."""
+        return self._references[block] == 1
+
     def check(self) -> None:
         """Conservation: free + referenced + cached = all, and a block is never two of them."""
         free = set(self._free)

@@ -175,6 +175,10 @@ class KvManager:
         rows = [table.row for table in tables]
         assert len(set(rows)) == len(rows), "two sequences share a row"
 
+    def num_sole(self, table: BlockTable) -> Blocks:
+        """Blocks that become available when this table alone closes; O(blocks)."""
+        return Blocks(sum(self._pool.is_sole(block) for block in table.blocks))
+
     def is_writable(self, table: BlockTable, start: int, end: int) -> bool:
         """Exclusive write: every block of positions start .. end - 1 is this table's alone."""
         first, last = start // self.block_size, blocks_for(end, self.block_size)

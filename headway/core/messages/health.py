@@ -24,6 +24,11 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     prefix_hits: int = 0  # prompt tokens found
     preemptions: int = 0
     wasted_rows: int = 0  # planned in flight, dropped because their sequence had ended
+    preemptions_for_class: int = 0  # of them: for a more important class
+    rung: int = 0  # of the pressure ladder: 0 normal, 1 swap, 2 hold, 3 refuse
+    waiting_by_class: tuple[int, ...] = ()  # sequences: vip, standard, internal
+    prefill_rate: float = 0.0  # prompt tokens a second, lately; 0: not measured
+    best_effort_wait_s: float = 0.0  # for the first token of a best-effort request that came now
     memory_used: int = 0  # bytes of weights and of KV blocks in use
     memory_budget: int = 0  # bytes of weights and of the whole KV pool
 

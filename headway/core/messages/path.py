@@ -56,6 +56,11 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling
     num_choices: int = 1  # `n`; choices share the prompt's blocks
     cache_salt: bytes = b""  # different salts never share blocks
+    slo_class: int = 1  # tenancy.SloClass: 0 vip, 1 standard, 2 internal
+    tenant: str = ""  # shares its class by weight; "" is everybody without a tenant
+    tenant_weight: float = 1.0  # > 0
+    first_token_budget_s: float | None = None  # from arrival at the engine; None: no promise
+    priority: int = 0  # orders the tenant's own requests of one deadline; lower goes first
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -111,6 +116,7 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, tag="finished"):
     usage: Usage
     error: str | None = None  # message for the client, with reason ERROR
     error_code: str | None = None  # `code` of the error's class
+    retry_after_s: float | None = None  # with an error that waiting helps against
 
 
 Event = Started | Tokens | Finished

@@ -6,6 +6,7 @@ import msgspec
 
 from headway.core.base.errors import InvalidRequest, QueueFull, ShuttingDown
 from headway.core.base.units import Seconds
+from headway.core.tenancy.tenant import NUM_CLASSES, SloClass
 
 RATE_WINDOW = Seconds(30.0)  # the drain rate is measured over this long
 MIN_RETRY = Seconds(1.0)  # Retry-After is a whole number of seconds
@@ -14,7 +15,7 @@ UNKNOWN_RETRY = Seconds(5.0)  # nothing has finished lately, so there is no rate
 
 
 class AdmitLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much may be in flight, and how much of it may still wait."""
+    """How much may be in flight, and how much of it may still wait, as each class sees it."""
 
     max_choices: int  # running and waiting together; a request with n=4 counts as 4
     max_waiting_tokens: int  # prompt tokens of requests that no step has taken yet
@@ -23,9 +24,10 @@ class AdmitLimits(msgspec.Struct, frozen=True, kw_only=True):
 class _Flight:
     """One admitted request, and the part of it that still waits."""
 
-    __slots__ = ("num_choices", "waiting_choices", "waiting_tokens")
+    __slots__ = ("num_choices", "slo_class", "waiting_choices", "waiting_tokens")
 
-    def __init__(self, num_choices: int) -> None:
+    def __init__(self, num_choices: int, slo_class: int) -> None:
+        self.slo_class = slo_class
         self.num_choices = num_choices
         self.waiting_choices = num_choices
         self.waiting_tokens = 0  # unknown until it is weighed
@@ -34,17 +36,18 @@ class _Flight:
 class Admitter:
     """Counts what is in flight from the moment of admission and refuses what is too much.
 
-    A request is admitted before it is tokenized, so that a flood costs nothing, and
-    weighed once its prompt is known. It leaves the queue when the engine starts it, and
-    the count when it finishes, is cancelled or fails.
+    Only what is as important as the request that comes counts against it, so best effort
+    never fills the line for others. A request is admitted before it is tokenized, so that a
+    flood costs nothing, and weighed once its prompt is known. It leaves the queue when the
+    engine starts it, and the count when it finishes, is cancelled or fails.
     """
 
     def __init__(self, limits: AdmitLimits) -> None:
         self.limits = limits
         self._flights: dict[str, _Flight] = {}  # in order of arrival
-        self._num_choices = 0
+        self._num_choices = [0] * NUM_CLASSES
         self._waiting_choices = 0
-        self._waiting_tokens = 0
+        self._waiting_tokens = [0] * NUM_CLASSES
         self._draining_until: Seconds | None = None
         self._drained = _DrainRate()
 
@@ -56,7 +59,7 @@ class Admitter:
     @property
     def num_choices(self) -> int:
         """Choices admitted and not finished."""
-        return self._num_choices
+        return sum(self._num_choices)
 
     @property
     def num_waiting(self) -> int:
@@ -66,9 +69,15 @@ class Admitter:
     @property
     def waiting_tokens(self) -> int:
         """Prompt tokens, as far as known, of the requests that wait."""
-        return self._waiting_tokens
+        return sum(self._waiting_tokens)
 
-    def admit(self, request_id: str, num_choices: int, now: Seconds) -> None:
+    def admit(
+        self,
+        request_id: str,
+        num_choices: int,
+        now: Seconds,
+        slo_class: int = SloClass.STANDARD,
+    ) -> None:
         """Count the request in; raises QueueFull or ShuttingDown and counts nothing then.
 
         A request that could never fit, even alone, is an InvalidRequest.
@@ -83,15 +92,16 @@ class Admitter:
                 f"{self.limits.max_choices} at a time",
                 param="n",
             )
-        excess = self._num_choices + num_choices - self.limits.max_choices
+        taken = sum(self._num_choices[: slo_class + 1])
+        excess = taken + num_choices - self.limits.max_choices
         if excess > 0:
             raise QueueFull(
-                f"{self._num_choices} sequences are running or waiting and the limit is "
+                f"{taken} sequences are running or waiting and the limit is "
                 f"{self.limits.max_choices}; this request adds {num_choices}",
                 self._drained.time_for(excess, now),
             )
-        self._flights[request_id] = _Flight(num_choices)
-        self._num_choices += num_choices
+        self._flights[request_id] = _Flight(num_choices, slo_class)
+        self._num_choices[slo_class] += num_choices
         self._waiting_choices += num_choices
 
     def weigh(
@@ -112,15 +122,16 @@ class Admitter:
             )
         flight = self._flights[request_id]
         assert flight.waiting_tokens == 0, f"{request_id} was weighed twice"
-        excess = self._waiting_tokens + prompt_tokens - self.limits.max_waiting_tokens
-        if excess > 0 and self._waiting_tokens > 0:
+        waiting = sum(self._waiting_tokens[: flight.slo_class + 1])
+        excess = waiting + prompt_tokens - self.limits.max_waiting_tokens
+        if excess > 0 and waiting > 0:
             raise QueueFull(
-                f"{self._waiting_tokens} prompt tokens are waiting and the limit is "
+                f"{waiting} prompt tokens are waiting and the limit is "
                 f"{self.limits.max_waiting_tokens}; this prompt adds {prompt_tokens}",
                 self._drained.time_for(self._choices_ahead(excess), now),
             )
         flight.waiting_tokens = prompt_tokens
-        self._waiting_tokens += prompt_tokens
+        self._waiting_tokens[flight.slo_class] += prompt_tokens
 
     def started(self, request_id: str, num_choices: int, prompt_tokens: int) -> None:
         """The engine has planned the first tokens of this many of its choices.
@@ -144,7 +155,7 @@ class Admitter:
         flight = self._flights.pop(request_id, None)
         if flight is None:
             return
-        self._num_choices -= flight.num_choices
+        self._num_choices[flight.slo_class] -= flight.num_choices
         num_started = flight.num_choices - flight.waiting_choices
         self._leave_queue(flight, flight.waiting_choices, flight.waiting_tokens)
         if num_started:
@@ -157,16 +168,18 @@ class Admitter:
     def check(self) -> None:
         """Every sum equals what the requests in flight add up to."""
         flights = self._flights.values()
-        assert self._num_choices == sum(f.num_choices for f in flights)
+        for each in range(NUM_CLASSES):
+            own = [f for f in flights if f.slo_class == each]
+            assert self._num_choices[each] == sum(f.num_choices for f in own)
+            assert self._waiting_tokens[each] == sum(f.waiting_tokens for f in own)
         assert self._waiting_choices == sum(f.waiting_choices for f in flights)
-        assert self._waiting_tokens == sum(f.waiting_tokens for f in flights)
-        assert 0 <= self._waiting_choices <= self._num_choices
+        assert 0 <= self._waiting_choices <= self.num_choices
 
     def _leave_queue(self, flight: _Flight, num_choices: int, prompt_tokens: int) -> None:
         flight.waiting_choices -= num_choices
         flight.waiting_tokens -= prompt_tokens
         self._waiting_choices -= num_choices
-        self._waiting_tokens -= prompt_tokens
+        self._waiting_tokens[flight.slo_class] -= prompt_tokens
 
     def _choices_ahead(self, tokens: int) -> int:
         """Choices that must start before `tokens` fewer prompt tokens wait."""

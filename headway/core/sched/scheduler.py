@@ -1,24 +1,31 @@
 """Which sequence computes which tokens in the next step.
 
-Every step is planned anew (iteration-level scheduling, Yu et al. 2022, Orca, section 3.1):
-decodes first, then prompts that have begun, then new arrivals, within a budget of tokens
-and sequences. When blocks run out, the latest arrival gives up its blocks and computes
-again later; the earliest always advances, so everybody ends.
+Every step is planned anew (iteration-level scheduling, Yu et al. 2022, Orca, section 3.1),
+within a budget of tokens and sequences: decodes first; then, the most important class first,
+prompts that have begun, then new arrivals. A waiting request takes slots and blocks from
+running ones of a less important class. When blocks run out among equals, the latest arrival
+gives up its blocks and computes again later; the earliest of the most important always
+advances, so everybody ends.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from headway.core.base.units import blocks_for
+from headway.core.base.units import Seconds
 from headway.core.kv.manager import KvManager
 from headway.core.kv.table import BlockTable
 from headway.core.messages.step import BlockCopy
 from headway.core.sched.chunks import StepBudget
+from headway.core.sched.lanes import Lanes
+from headway.core.sched.preempt import Claim, Holder, Rates, cheaper_way, choose_victims
+from headway.core.sched.pressure import Ladder
 from headway.core.sched.queue import WaitingQueue
+from headway.core.sched.room import Coming, missing_blocks, waits_for_leader
 from headway.core.sched.sequence import Sequence, State
+from headway.core.tenancy.tenant import NUM_CLASSES
 
-# Blocks that a sequence which was thrown out leaves free for each running one when it comes
-# back: with one, it would be thrown out again within a block's tokens.
-RETURN_BLOCKS = 4
+# Waiting sequences that are looked past in one step, because what they need is being computed.
+LOOK_PAST = 64
 
 
 @dataclass(slots=True)
@@ -31,26 +38,58 @@ class Row:
     copies: tuple[BlockCopy, ...]
 
 
-class Scheduler:
-    """Owns the waiting line and the running set; the KV manager owns the blocks."""
+@dataclass(slots=True)
+class Preemptions:
+    """How often running sequences were stopped since start, and for what."""
 
-    def __init__(
-        self, kv: KvManager, queue: WaitingQueue, budget: StepBudget, *, max_num_seqs: int
-    ) -> None:
-        self.kv = kv
-        self.queue = queue
-        self.budget = budget
+    for_class: int = 0  # slots or blocks for a more important class
+    for_blocks: int = 0  # the pool ran out, and the latest gave way
+
+
+class Parts(NamedTuple):
+    """What decides with the scheduler."""
+
+    kv: KvManager
+    queue: WaitingQueue
+    lanes: Lanes
+    ladder: Ladder
+
+
+class Scheduler:
+    """Owns the running set, and asks its parts; the KV manager owns the blocks."""
+
+    def __init__(self, parts: Parts, *, max_num_seqs: int) -> None:
+        self.kv = parts.kv
+        self.queue = parts.queue
+        self.ladder = parts.ladder
         self.running: dict[int, Sequence] = {}
-        self.num_preemptions = 0  # since start
+        self.preemptions = Preemptions()
+        self.rates = Rates()  # what stopping a sequence costs
+        self._lanes = parts.lanes
         self._max_num_seqs = max_num_seqs
         self._rows: dict[int, Row] = {}  # of the step being planned
+
+    @property
+    def budget(self) -> StepBudget:
+        """What is left of the step being planned."""
+        return self._lanes.budget
 
     @property
     def num_free_slots(self) -> int:
         """Sequences that could join the running ones, blocks permitting."""
         return self._max_num_seqs - len(self.running)
 
-    def plan(self) -> list[Row]:
+    @property
+    def num_preemptions(self) -> int:
+        """Sequences stopped since start."""
+        return self.preemptions.for_class + self.preemptions.for_blocks
+
+    def slots_for(self, slo_class: int) -> int:
+        """Slots that are free, or held by somebody less important."""
+        lower = sum(s.group.request.slo_class > slo_class for s in self.running.values())
+        return self.num_free_slots + lower
+
+    def plan(self, now: Seconds) -> list[Row]:
         """Rows of the next step; empty when nothing can be computed now.
 
         Blocks are reserved and `num_planned` is advanced: the caller computes the rows,
@@ -58,16 +97,27 @@ class Scheduler:
         """
         self._rows = {}
         self.budget.begin()
-        running = sorted(self.running.values(), key=lambda s: s.id)
-        for sequence in [s for s in running if s.gap == 1] + [s for s in running if s.gap > 1]:
-            if sequence.state is State.RUNNING and sequence.wants_step:
-                self._continue(sequence)
-        self._admit()
+        self.queue.age(now)
+        running = sorted(self.running.values(), key=_order)
+        for sequence in running:
+            if sequence.gap == 1:
+                self._continue(sequence, 1, now)
+        begun = [s for s in running if s.gap > 1]
+        may_admit = True
+        for rank in range(NUM_CLASSES):
+            may_admit = self._serve(rank, begun, now, may_admit=may_admit)
         rows = list(self._rows.values())
         for row in rows:
-            row.sequence.num_planned = row.start + row.num_tokens
+            end = row.start + row.num_tokens
+            row.sequence.num_planned = end
+            self.queue.charge(row.sequence, end)
         self._rows = {}
         return rows
+
+    def join(self, sequence: Sequence, now: Seconds) -> None:
+        """A new sequence waits from now on."""
+        sequence.standing.is_long = self._lanes.is_long(sequence.group.request)
+        self.queue.push(sequence, now)
 
     def end(self, sequence: Sequence) -> None:
         """The sequence has ended, wherever it was; its blocks are free on return."""
@@ -77,14 +127,44 @@ class Scheduler:
             self._stop_running(sequence)
         sequence.move(State.FINISHED)
 
-    def _continue(self, sequence: Sequence) -> None:
-        """Plan the next part of a running sequence, at a later arrival's cost if need be."""
-        num_tokens = self.budget.chunk(sequence.num_planned, sequence.gap)
+    def _serve(self, rank: int, begun: list[Sequence], now: Seconds, *, may_admit: bool) -> bool:
+        """Prompts of one rank; False when its first one cannot start, so nobody after it may."""
+        self._lanes.open()
+        mine = [s for s in begun if s.standing.rank == rank]
+        for sequence in mine:
+            self._continue(sequence, sequence.gap, now)
+        may_admit = may_admit and self._admit(rank, now)
+        if self._lanes.was_short and self.budget.num_left:
+            self._lanes.lift()
+            for row in list(self._rows.values()):
+                if row.sequence.standing.is_long and row.sequence.standing.rank == rank:
+                    self._extend(row)
+            for sequence in mine:
+                if sequence.id not in self._rows:
+                    self._continue(sequence, sequence.gap, now)
+            may_admit = may_admit and self._admit(rank, now)
+        return may_admit
+
+    def _continue(self, sequence: Sequence, wanted: int, now: Seconds) -> None:
+        """Plan the next part of a running sequence, at somebody else's cost if need be."""
+        if sequence.state is not State.RUNNING or not sequence.wants_step:
+            return
+        num_tokens = self._chunk(sequence, wanted)
         while num_tokens and not self._reserve(sequence, num_tokens):
-            victim = max(self.running.values(), key=lambda s: s.id)
-            self._preempt(victim)
+            victims = self._victims(sequence, blocks=1, slots=0)
+            if victims:
+                self._preempt(victims[0], now)
+                self.preemptions.for_class += 1
+                continue
+            victim = max(self.running.values(), key=_class_order)
+            self._preempt(victim, now)
+            self.preemptions.for_blocks += 1
             if victim is sequence:
                 return
+
+    def _chunk(self, sequence: Sequence, wanted: int) -> int:
+        is_long = sequence.standing.is_long
+        return self._lanes.chunk(sequence.num_planned, wanted, is_long=is_long)
 
     def _reserve(self, sequence: Sequence, num_tokens: int) -> bool:
         assert sequence.table is not None, f"sequence {sequence.id} runs without a table"
@@ -94,16 +174,36 @@ class Scheduler:
             return False
         self._rows[sequence.id] = Row(sequence, start, num_tokens, copies)
         self.budget.take(start, num_tokens)
+        self._spend(sequence, num_tokens)
         return True
 
-    def _preempt(self, victim: Sequence) -> None:
+    def _extend(self, row: Row) -> None:
+        """Let a row compute more, if there is anything left of the budget and of the blocks."""
+        sequence, end = row.sequence, row.start + row.num_tokens
+        more = self.budget.chunk(end, sequence.gap - row.num_tokens)
+        assert sequence.table is not None, f"sequence {sequence.id} runs without a table"
+        copies = self.kv.grow(sequence.table, end, end + more) if more else None
+        if copies is None:
+            return
+        self.budget.give_back(row.start, row.num_tokens)
+        row.num_tokens += more
+        row.copies += copies
+        self.budget.take(row.start, row.num_tokens)
+        self._spend(sequence, more)
+
+    def _spend(self, sequence: Sequence, num_tokens: int) -> None:
+        if sequence.standing.is_long and sequence.gap > 1:
+            self._lanes.spend(num_tokens)
+
+    def _preempt(self, victim: Sequence, now: Seconds) -> None:
         row = self._rows.pop(victim.id, None)
         if row is not None:
             self.budget.give_back(row.start, row.num_tokens)
+            self._spend(victim, -row.num_tokens)
         self._stop_running(victim)
         victim.move(State.WAITING)
-        self.queue.push(victim)
-        self.num_preemptions += 1
+        victim.standing.num_preempted += 1
+        self.queue.push(victim, now)
 
     def _stop_running(self, sequence: Sequence) -> None:
         assert sequence.table is not None, f"sequence {sequence.id} runs without a table"
@@ -111,35 +211,89 @@ class Scheduler:
         sequence.forget_steps()
         del self.running[sequence.id]
 
-    def _admit(self) -> None:
-        """Start waiting sequences in order, until slots, budget or blocks run out."""
-        coming = self._coming_blocks()
-        for sequence in list(self.queue):
-            if self.budget.num_left < 1 or self.num_free_slots < 1:
-                return
-            if self._waits_for_leader(sequence) or self._waits_for_prefix(sequence, coming):
-                continue
-            if not self._start(sequence):
-                return
-            coming |= self._coming_from(sequence)
+    def _admit(self, rank: int, now: Seconds) -> bool:
+        """Start waiting sequences of a rank in order; False when nobody after them may."""
+        if self.budget.num_left < 1 or self.queue.first(rank) is None:
+            return True
+        if self.ladder.holds(rank, self.running.values()):
+            return False
+        coming = Coming(self.kv, self.running.values())
+        may_go_on = True
+        for _ in range(LOOK_PAST):
+            sequence = self._next(rank)
+            if self.budget.num_left < 1 or sequence is None:
+                break
+            if waits_for_leader(sequence) or coming.holds_up(sequence):
+                self.queue.set_aside(sequence)
+            elif self._start(sequence, now):
+                coming.add(sequence)
+            else:
+                may_go_on = False
+                break
+        self.queue.restore(rank)
+        return may_go_on
 
-    def _start(self, sequence: Sequence) -> bool:
-        """Give a waiting sequence blocks and its first rows; False, and nothing taken, if not."""
+    def _next(self, rank: int) -> Sequence | None:
+        """The first of its line, without the long ones when their lane is full."""
+        sequence = self.queue.first(rank)
+        if sequence is None or not sequence.standing.is_long:
+            return sequence
+        num_long = sum(s.standing.is_long for s in self.running.values())
+        if num_long < self._lanes.max_long and self._chunk(sequence, sequence.gap):
+            return sequence
+        return self.queue.first(rank, with_long=False)
+
+    def _start(self, sequence: Sequence, now: Seconds) -> bool:
+        """Give a waiting sequence a slot, blocks and its first rows; False if that cannot be."""
+        if self.num_free_slots < 1 and not self.slots_for(sequence.group.request.slo_class):
+            return False
         table = self._open_table(sequence)
         sequence.table = table
-        num_tokens = self.budget.chunk(sequence.num_planned, sequence.gap)
-        if (
-            not num_tokens
-            or not self._has_room(sequence)
-            or not self._reserve(sequence, num_tokens)
+        num_tokens = self._chunk(sequence, sequence.gap)
+        if not (
+            num_tokens and self._make_room(sequence, now) and self._reserve(sequence, num_tokens)
         ):
             self.kv.close(table)
             sequence.forget_steps()
             return False
         self.queue.remove(sequence)
+        sequence.standing.waited += now - sequence.standing.waiting_since
         sequence.move(State.RUNNING)
         self.running[sequence.id] = sequence
         return True
+
+    def _make_room(self, sequence: Sequence, now: Seconds) -> bool:
+        """A slot and blocks for a newcomer, at the cost of less important ones if need be."""
+        blocks, slots = self._missing(sequence)
+        if blocks <= 0 and slots <= 0:
+            return True
+        for victim in self._victims(sequence, blocks, slots):
+            self._preempt(victim, now)
+            self.preemptions.for_class += 1
+        return max(self._missing(sequence)) <= 0
+
+    def _missing(self, sequence: Sequence) -> tuple[int, int]:
+        slots = 1 - self.ladder.slots(self._max_num_seqs, sequence.standing.rank)
+        blocks = missing_blocks(self.kv, sequence, self.running.values())
+        return blocks, slots + len(self.running)
+
+    def _victims(self, sequence: Sequence, blocks: int, slots: int) -> list[Sequence]:
+        """Less important ones to stop; none when all of them would not be enough."""
+        request, rank = sequence.group.request, sequence.standing.rank
+        claim = Claim(request.slo_class, rank, blocks, slots)
+        holders = [
+            self._as_holder(s)
+            for s in self.running.values()
+            if claim.may_stop(s.group.request.slo_class, s.standing.rank)
+        ]
+        return [self.running[number] for number in choose_victims(holders, claim) or ()]
+
+    def _as_holder(self, sequence: Sequence) -> Holder:
+        assert sequence.table is not None, f"sequence {sequence.id} runs without a table"
+        blocks = self.kv.num_sole(sequence.table)
+        _, lost = cheaper_way(sequence.num_computed, 0, self.rates)
+        standing, slo_class = sequence.standing, sequence.group.request.slo_class
+        return Holder(sequence.id, slo_class, standing.rank, blocks, lost, standing.num_preempted)
 
     def _open_table(self, sequence: Sequence) -> BlockTable:
         leader, request = sequence.leader, sequence.group.request
@@ -158,54 +312,10 @@ class Scheduler:
         sequence.num_computed = sequence.num_planned = computed
         return table
 
-    def _has_room(self, sequence: Sequence) -> bool:
-        """Room for all its known tokens, and for what each that runs will need before long.
 
-        Without the spare blocks a newcomer would take the last ones, and would be thrown
-        out again as soon as an earlier sequence crosses the border of a block. One that was
-        thrown out already has computed more to lose, and waits for more of them. When
-        nothing runs, it needs no more than its own.
-        """
-        ahead = RETURN_BLOCKS if sequence.num_outputs else 1
-        spare = sum(self._still_needs(other, ahead) for other in self.running.values())
-        return self.kv.num_available >= self._still_needs(sequence, 0) + spare
+def _order(sequence: Sequence) -> tuple[int, int]:
+    return sequence.standing.rank, sequence.id
 
-    def _still_needs(self, sequence: Sequence, ahead: int) -> int:
-        """Blocks that it lacks for its known tokens and `ahead` more blocks of its answer."""
-        assert sequence.table is not None, f"sequence {sequence.id} has no table"
-        size, most = self.kv.block_size, sequence.group.request.sampling.max_tokens
-        known = blocks_for(len(sequence.tokens), size)
-        last = blocks_for(sequence.num_prompt + most, size)
-        return min(known + ahead, last) - len(sequence.table.blocks)
 
-    def _coming_blocks(self) -> set[bytes]:
-        """Names of the blocks that running sequences are about to compute of their prompts."""
-        coming: set[bytes] = set()
-        for sequence in self.running.values():
-            coming |= self._coming_from(sequence)
-        return coming
-
-    def _coming_from(self, sequence: Sequence) -> set[bytes]:
-        if sequence.num_computed >= sequence.num_prompt:
-            return set()
-        return set(sequence.names[sequence.num_computed // self.kv.block_size :])
-
-    def _waits_for_prefix(self, sequence: Sequence, coming: set[bytes]) -> bool:
-        """True when the next block it would compute is being computed by a running sequence.
-
-        So sixteen requests with one new beginning compute it once. The one that computes it
-        runs in every step; should it stop, the others no longer wait.
-        """
-        request = sequence.group.request
-        if not coming or (request.sampling.prompt_logprobs and sequence.choice == 0):
-            return False
-        name = self.kv.next_to_compute(sequence.tokens, request.cache_salt, sequence.names)
-        return name is not None and name in coming
-
-    @staticmethod
-    def _waits_for_leader(sequence: Sequence) -> bool:
-        """True for a choice whose prompt another one is computing or will compute."""
-        leader = sequence.leader
-        if leader is sequence or sequence.num_outputs > 0 or leader.state is State.FINISHED:
-            return False
-        return leader.num_computed < sequence.num_prompt
+def _class_order(sequence: Sequence) -> tuple[int, int]:
+    return sequence.group.request.slo_class, sequence.id

@@ -5,7 +5,9 @@ has computed KV for the first of them. A step closes the gap. Prefill, a chunk o
 a prefix hit and the recomputation after a preemption differ only in how wide the gap is.
 """
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 
 from headway.core.base.units import Seconds
@@ -27,6 +29,19 @@ NEXT: Mapping[State, frozenset[State]] = {
     State.RUNNING: frozenset({State.WAITING, State.FINISHED}),
     State.FINISHED: frozenset(),
 }
+
+
+@dataclass(slots=True)
+class Standing:
+    """What its order and its protection go by."""
+
+    deadline: float = math.inf  # replica clock; for the first token
+    rank: int = 1  # its class, or a more important one once it has waited long; never falls
+    waiting_since: float = 0.0  # replica clock
+    waited: float = 0.0  # seconds, over all times that it waited before
+    is_long: bool = False  # goes by the slow lane
+    num_preempted: int = 0
+    num_charged: int = 0  # leading tokens that its tenant's share has paid for
 
 
 class RequestGroup:
@@ -57,7 +72,6 @@ class Sequence:
     """One choice of a request. Changed by Scheduler and EngineCore only."""
 
     __slots__ = (
-        "choice",
         "group",
         "id",
         "names",
@@ -66,6 +80,7 @@ class Sequence:
         "num_planned",
         "num_prompt",
         "sampling_state",
+        "standing",
         "state",
         "table",
         "tokens",
@@ -76,7 +91,6 @@ class Sequence:
     ) -> None:
         self.id = sequence_id  # rises with arrival
         self.group = group
-        self.choice = choice
         self.tokens = list(group.request.prompt)  # known: the prompt, then what was sampled
         self.num_prompt = len(self.tokens)
         self.num_computed = 0  # leading tokens whose KV is there
@@ -92,6 +106,17 @@ class Sequence:
             num_prompt=self.num_prompt,
             end_ids=end_ids,
         )
+        budget = group.request.first_token_budget_s
+        self.standing = Standing(
+            deadline=math.inf if budget is None else group.arrived + budget,
+            rank=group.request.slo_class,
+            waiting_since=group.arrived,
+        )
+
+    @property
+    def choice(self) -> int:
+        """Which of the request's choices it is."""
+        return self.sampling_state.choice
 
     @property
     def num_outputs(self) -> int:

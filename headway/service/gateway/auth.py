@@ -1,34 +1,42 @@
-"""Whether a request may use /v1."""
+"""Whether a request may use /v1, and whose it is."""
 
 import hashlib
 import hmac
 from collections.abc import Sequence
 
 from headway.core.base.errors import Unauthorized
+from headway.core.tenancy.tenant import Tenant
 
 
 class KeyRing:
     """The keys that are let in; holds only their hashes."""
 
-    def __init__(self, keys: Sequence[str]) -> None:
-        self._digests = tuple(_digest(key) for key in keys)
+    def __init__(self, keys: Sequence[str], tenants: Sequence[tuple[str, Tenant]] = ()) -> None:
+        """`keys` are of nobody in particular, `tenants` of somebody each."""
+        everybody = Tenant()
+        self._known = tuple(
+            (_digest(key), tenant)
+            for key, tenant in (*((key, everybody) for key in keys), *tenants)
+        )
 
-    def check(self, authorization: Sequence[str]) -> None:
-        """Raise Unauthorized unless the one Authorization header has a known bearer token.
+    def check(self, authorization: Sequence[str]) -> Tenant:
+        """Whose key it is; everybody's where no key is set.
 
+        Raises Unauthorized unless the one Authorization header has a known bearer token.
         Every key is compared, in constant time each, so that the time taken tells nothing.
         """
-        if not self._digests:
-            return
+        if not self._known:
+            return Tenant()
         if len(authorization) != 1:
             raise Unauthorized(
                 "An API key is needed: send one header 'Authorization: Bearer <key>'."
             )
         scheme, _, token = authorization[0].partition(" ")
         given = _digest(token.strip())
-        matches = [hmac.compare_digest(given, known) for known in self._digests]
-        if scheme.lower() != "bearer" or not any(matches):
+        matches = [tenant for known, tenant in self._known if hmac.compare_digest(given, known)]
+        if scheme.lower() != "bearer" or not matches:
             raise Unauthorized("The API key is not known to this server.")
+        return matches[-1]
 
 
 def _digest(key: str) -> bytes:

@@ -9,6 +9,7 @@ from headway.core.base.metrics import RATE_WINDOW_S
 from headway.core.base.units import Seconds
 from headway.core.messages.health import ReplicaStatus
 from headway.core.route.admit import Admitter
+from headway.core.tenancy.tenant import SloClass
 from headway.service.gateway.meter import Meter
 from headway.service.observe.prometheus import Sample
 from headway.service.wire.transport import ReplicaState, ReplicaView, Transport
@@ -21,6 +22,7 @@ TOTALS: Mapping[str, tuple[metrics.Metric, ...]] = {
     "prefix_queries": (metrics.VLLM_PREFIX_QUERIES,),
     "prefix_hits": (metrics.VLLM_PREFIX_HITS,),
     "preemptions": (metrics.PREEMPTIONS, metrics.VLLM_PREEMPTIONS),
+    "preemptions_for_class": (metrics.CLASS_PREEMPTIONS,),
     "wasted_rows": (metrics.ENGINE_WASTED,),
 }
 
@@ -149,6 +151,12 @@ class Gauges:
         yield Sample(metrics.KV_CACHE_HIT_RATE, _share(totals.grown("prefix_hits"), queries))
         yield Sample(metrics.GENERATION_THROUGHPUT, totals.rate("generated_tokens", now))
         yield Sample(metrics.BATCH_SIZE_AVG, totals.mean_step_rows())
+        yield Sample(metrics.PRESSURE_RUNG, status.rung)
+        yield Sample(metrics.PREFILL_RATE, status.prefill_rate)
+        yield Sample(metrics.BEST_EFFORT_WAIT, status.best_effort_wait_s)
+        for slo_class, waiting in zip(SloClass, status.waiting_by_class, strict=False):
+            labels = {"slo_class": slo_class.name.lower()}
+            yield Sample(metrics.WAITING_BY_CLASS, waiting, labels)
 
 
 def _share(part: int, whole: int) -> float:

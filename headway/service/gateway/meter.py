@@ -7,6 +7,7 @@ from headway.core.base import metrics
 from headway.core.base.clock import Clock
 from headway.core.base.errors import (
     ClientError,
+    DeadlineUnmeetable,
     HeadwayError,
     QueueFull,
     ReplicaNotReady,
@@ -30,6 +31,7 @@ OUTCOMES: Sequence[tuple[type[HeadwayError], Outcome]] = (
     (Unauthorized, Outcome.UNAUTHORIZED),
     (ClientError, Outcome.INVALID),
     (QueueFull, Outcome.REJECTED_QUEUE_FULL),
+    (DeadlineUnmeetable, Outcome.REJECTED_DEADLINE),
     (ShuttingDown, Outcome.REJECTED_SHUTTING_DOWN),
     (ReplicaNotReady, Outcome.REJECTED_NOT_READY),
 )

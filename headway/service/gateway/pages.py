@@ -6,6 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 from headway.core.base.units import Seconds
+from headway.core.sched.pressure import Rung
 from headway.service.gateway.http import JSON, Exchange, Header
 from headway.service.gateway.model import Directory
 from headway.service.observe.prometheus import Exporter
@@ -15,6 +16,7 @@ from headway.service.wire.transport import ReplicaState, ReplicaView
 
 MODEL_PREFIX = "/v1/models/"
 DRAINING = "draining"
+RUNGS = tuple(rung.name.lower() for rung in Rung)
 
 
 class Page(NamedTuple):
@@ -55,7 +57,8 @@ class Condition:
             return _told(503, DRAINING, "the server is shutting down", self._stop_s)
         view = self._view()
         status = 200 if view.state is ReplicaState.READY else 503
-        return _told(status, view.state.value, view.reason, view.retry_after_s)
+        rung = None if view.status is None else RUNGS[view.status.rung]
+        return _told(status, view.state.value, view.reason, view.retry_after_s, rung)
 
 
 class Pages:
@@ -93,8 +96,11 @@ class Pages:
         return Page(200, self._directory.one(exchange.path.removeprefix(MODEL_PREFIX)))
 
 
-def _told(status: int, state: str, reason: str, retry_after_s: float) -> Page:
-    body = msgspec.json.encode({"state": state, "reason": reason})
+def _told(
+    status: int, state: str, reason: str, retry_after_s: float, rung: str | None = None
+) -> Page:
+    told = {"state": state, "reason": reason}
+    body = msgspec.json.encode(told if rung is None else told | {"rung": rung})
     if status == 200:
         return Page(status, body)
     wait = str(max(1, round(retry_after_s))).encode("ascii")

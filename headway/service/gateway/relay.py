@@ -80,7 +80,9 @@ class Relay:
         """
         check_against_model(request, facts)
         num_prompts = len(request.prompts) if isinstance(request, CompletionRequest) else 1
-        self._admitter.admit(request_id, num_prompts * request.n, self._clock.now())
+        self._admitter.admit(
+            request_id, num_prompts * request.n, self._clock.now(), request.asker.slo_class
+        )
         unfinished: set[str] = set()
         try:
             self._check_ready()

@@ -5,6 +5,8 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple
 
+import msgspec
+
 from headway.core.base import metrics
 from headway.core.base.clock import Clock
 from headway.core.base.errors import (
@@ -18,6 +20,7 @@ from headway.core.base.metrics import Outcome
 from headway.core.base.units import Seconds
 from headway.core.messages.path import Event
 from headway.core.route.admit import Admitter
+from headway.core.tenancy.tenant import Tenant, lowered, read_targets, read_tenants
 from headway.service.gateway.auth import KeyRing
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.flights import Flights
@@ -33,6 +36,7 @@ from headway.service.gateway.tokens import Answers, TokenPages
 from headway.service.openai.errors import HIDDEN, public, to_response
 from headway.service.openai.limits import ApiLimits
 from headway.service.openai.responses import Answer, AnswerHead
+from headway.service.openai.schema import Asker
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +68,11 @@ class Gateway:
     def __init__(self, parts: Parts, wall_clock: Callable[[], float] = time.time) -> None:
         self._parts = parts
         self._wall_clock = wall_clock
-        self._keys = KeyRing(parts.settings.api_key)
+        settings = parts.settings
+        self._keys = KeyRing(settings.api_key, read_tenants(settings.tenant))
+        # Without tenants or targets nobody was promised anything, and nobody is refused for it.
+        has_promises = bool(settings.tenant or settings.slo_ttft)
+        self._targets = read_targets(settings.slo_ttft) if has_promises else {}
         self._flights = Flights()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -155,8 +163,8 @@ class Gateway:
         self, exchange: Exchange, generator: Generator, stream: SseStream, meter: RequestMeter
     ) -> None:
         parts = self._parts
-        self._check_key(exchange)
-        request = await self._read(exchange, generator)
+        tenant = self._keys.check(exchange.headers("authorization"))
+        request = self._stamped(await self._read(exchange, generator), tenant)
         head = AnswerHead(
             id=f"{generator.id_prefix}-{exchange.id}",
             created=int(self._wall_clock()),
@@ -202,6 +210,13 @@ class Gateway:
             exporter = self._parts.meter.exporter
             exporter.add(metrics.UNKNOWN_FIELDS, len(request.unknown_fields))
         return request
+
+    def _stamped(self, request: Request, tenant: Tenant) -> Request:
+        """Whose it is decides its class; the request itself may only ask for a lower one."""
+        slo_class = lowered(tenant.slo_class, request.asked_class)
+        budget = self._targets.get(slo_class)
+        asker = Asker(tenant=tenant, slo_class=slo_class, first_token_budget_s=budget)
+        return msgspec.structs.replace(request, asker=asker)
 
     def _check_key(self, exchange: Exchange) -> None:
         path = exchange.path

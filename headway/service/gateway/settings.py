@@ -9,6 +9,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     host: str = "127.0.0.1"
     port: int = 8000  # 0 takes any free one
     api_key: tuple[str, ...] = ()  # empty: /v1 is open
+    tenant: tuple[str, ...] = ()  # NAME:CLASS[*WEIGHT]:KEY; see core.tenancy.tenant
+    slo_ttft: tuple[str, ...] = ()  # CLASS=SECONDS; empty: the defaults once there are tenants
     shutdown_timeout: float = 30.0  # for running requests, after SIGTERM
     keepalive_interval: float = 15.0  # between comments on an idle stream; 0 sends none
     write_timeout: float = 30.0  # for a reader that does not read

@@ -68,7 +68,8 @@ def failure_of(finished: Finished) -> HeadwayError | None:
     kind = _BY_CODE.get(finished.error_code or "", InternalError)
     message = finished.error or HIDDEN
     if issubclass(kind, WAITING_HELPS):
-        return kind(message, DEFAULT_RETRY_S)
+        wait = finished.retry_after_s
+        return kind(message, DEFAULT_RETRY_S if wait is None else Seconds(wait))
     return kind(message)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from headway.core.base.errors import InvalidRequest, Unsupported
+from headway.core.tenancy.tenant import SloClass
 from headway.service.openai import refused
 from headway.service.openai.decode import convert, decode_object, describe
 from headway.service.openai.limits import ApiLimits
@@ -140,6 +141,8 @@ def _shared(fields: SharedFields, limits: ApiLimits) -> dict[str, Any]:
         "user": fields.user,
         "cache_salt": (fields.cache_salt or "").encode(),
         **shared_extras(fields, limits),
+        "asked_class": SloClass.INTERNAL if fields.service_tier == "flex" else None,
+        "priority": fields.priority or 0,
     }
 
 

@@ -94,6 +94,7 @@ def engine_requests(
     InvalidRequest and PromptTooLong.
     """
     check_against_model(request, facts)
+    asker = request.asker
     made = []
     for index, whole in enumerate(prompts):
         name = _prompt_name(request, index)
@@ -113,7 +114,12 @@ def engine_requests(
                     bad_words,
                 ),
                 num_choices=request.n,
-                cache_salt=request.cache_salt,
+                cache_salt=_salt(asker.tenant.name, request.cache_salt),
+                slo_class=asker.slo_class,
+                tenant=asker.tenant.name,
+                tenant_weight=asker.tenant.weight,
+                first_token_budget_s=asker.first_token_budget_s,
+                priority=request.priority,
             )
         )
     return tuple(made)
@@ -162,6 +168,11 @@ def _entries(request: EngineRequest) -> int:
         return 0
     echoed = len(request.prompt) if sampling.prompt_logprobs else 0
     return (echoed + sampling.max_tokens) * request.num_choices * (sampling.num_logprobs + 1)
+
+
+def _salt(tenant: str, salt: bytes) -> bytes:
+    """Tenants never share blocks, whatever salts they send."""
+    return tenant.encode() + b"\0" + salt if tenant else salt
 
 
 def _is_scoring(request: ParsedRequest) -> bool:

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from headway.core.tenancy.tenant import SloClass, Tenant
+
 MAX_LOGPROBS = 20  # OpenAI's own bound for top_logprobs; also ours for completions
 MAX_INT = 2**31 - 1  # keeps counts inside what every later stage can hold
 
@@ -83,8 +85,24 @@ class SharedFields(msgspec.Struct, frozen=True, kw_only=True):
     user: Harmless[str] | None = None
     metadata: Harmless[dict[str, Any]] | None = None
     store: Harmless[bool] | None = None
-    service_tier: Harmless[str] | None = None
-    priority: Harmless[int] | None = None
+    service_tier: (
+        Annotated[
+            Literal["auto", "default", "flex", "priority", "scale"],
+            Meta(description="flex makes the request best effort; no value raises its class."),
+        ]
+        | None
+    ) = None
+    priority: (
+        Annotated[
+            int,
+            Meta(
+                ge=-MAX_INT,
+                le=MAX_INT,
+                description="Orders requests of one caller and deadline; lower goes first.",
+            ),
+        ]
+        | None
+    ) = None
     cache_salt: (
         Annotated[str, Meta(description="Requests with different salts never share cached blocks.")]
         | None
@@ -216,6 +234,14 @@ class SamplingChoice(msgspec.Struct, frozen=True, kw_only=True):
     allowed_token_ids: tuple[int, ...] = ()
 
 
+class Asker(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose request it is, and what that one's class is promised."""
+
+    tenant: Tenant = Tenant()
+    slo_class: SloClass = SloClass.STANDARD
+    first_token_budget_s: float | None = None
+
+
 class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What chat and completion requests have in common once they are checked."""
 
@@ -231,6 +257,9 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     return_token_ids: bool = False
     prompt_logprobs: int | None = None
     bad_words: tuple[str, ...] = ()
+    asked_class: SloClass | None = None  # None: that of its tenant
+    priority: int = 0
+    asker: Asker = Asker()  # never the client's to say: stamped on by the gateway
     unknown_fields: tuple[str, ...] = ()  # ignored; for counting
 
 

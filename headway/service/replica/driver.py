@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from headway.core.base.clock import Clock
-from headway.core.base.errors import HeadwayError
+from headway.core.base.errors import CapacityError, HeadwayError
 from headway.core.base.units import Seconds
 from headway.core.engine.executor import Executor
 from headway.core.messages.health import ReplicaStatus, StepReport
@@ -259,4 +259,5 @@ def refusal(request: EngineRequest, error: HeadwayError) -> Finished:
         usage=Usage(prompt_tokens=len(request.prompt), completion_tokens=0),
         error=error.message,
         error_code=error.code,
+        retry_after_s=error.retry_after_s if isinstance(error, CapacityError) else None,
     )

@@ -1,0 +1,77 @@
+"""The engine's door: whether a request may join the line now, and if not, when."""
+
+from headway.core.base.errors import DeadlineUnmeetable, QueueFull
+from headway.core.base.units import Seconds
+from headway.core.messages.path import EngineRequest
+from headway.core.sched.deadline import Ahead, Forecast, StepFacts, retry_after, running_tokens
+from headway.core.sched.pressure import Rung, Signals
+from headway.core.sched.scheduler import Scheduler
+from headway.core.tenancy.tenant import SloClass
+
+
+class Door:
+    """Asks the queue's bounds, the forecast and the ladder; refuses before anything is spent."""
+
+    def __init__(self, scheduler: Scheduler, ageing: Seconds) -> None:
+        self._scheduler = scheduler
+        self._patience = ageing
+        self.forecast = Forecast()
+
+    @property
+    def best_effort_wait(self) -> Seconds:
+        """How long best effort that came now would wait for its first token."""
+        return self._wait(SloClass.INTERNAL, "", 1.0, 0)[1]
+
+    def ask(self, request: EngineRequest, now: Seconds) -> None:
+        """Raises QueueFull or DeadlineUnmeetable when it may not join, with when to come again."""
+        scheduler, slo_class, tokens = self._scheduler, request.slo_class, len(request.prompt)
+        self.watch(now)
+        self.forecast.offered(slo_class, tokens, now)
+        ahead, wait = self._wait(slo_class, request.tenant, request.tenant_weight, tokens)
+        problem = scheduler.queue.problem_with(
+            request.num_choices, tokens, scheduler.slots_for(slo_class), slo_class
+        )
+        if problem is not None:
+            raise QueueFull(f"the engine's queue is full: {problem}", retry_after(wait))
+        if slo_class == SloClass.INTERNAL and scheduler.ladder.rung is Rung.REFUSE:
+            raise QueueFull(
+                f"best effort would wait {wait:.0f} s and is refused under this load",
+                retry_after(Seconds(wait - self._patience)),
+            )
+        budget = request.first_token_budget_s
+        if budget is None:
+            return
+        excess = self.forecast.excess(ahead, slo_class, tokens, budget)
+        if excess > 0.0:
+            raise DeadlineUnmeetable(
+                f"the first token is promised within {budget:g} s, and the line before it takes "
+                f"{wait:.1f} s",
+                retry_after(excess),
+            )
+
+    def took_step(self, facts: StepFacts, now: Seconds) -> None:
+        """A step was committed."""
+        self.forecast.took_step(facts, now)
+
+    def watch(self, now: Seconds) -> None:
+        """Let the ladder see how things stand."""
+        scheduler, kv = self._scheduler, self._scheduler.kv
+        is_idle = not scheduler.running and not len(scheduler.queue)
+        scheduler.ladder.observe(
+            Signals(
+                free_share=kv.num_available / kv.num_blocks,
+                preemptions=scheduler.preemptions.for_blocks,
+                delay=0.0 if is_idle else self.best_effort_wait,
+                is_idle=is_idle,
+            ),
+            now,
+        )
+
+    def _wait(
+        self, slo_class: int, tenant: str, weight: float, tokens: int
+    ) -> tuple[Ahead, Seconds]:
+        scheduler = self._scheduler
+        before = scheduler.queue.before(slo_class, tenant, weight, tokens)
+        running = running_tokens(scheduler.running.values(), slo_class)
+        ahead = Ahead(running + before.tokens, before.sequences, scheduler.slots_for(slo_class))
+        return ahead, self.forecast.wait(ahead, slo_class)

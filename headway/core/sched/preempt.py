@@ -1,0 +1,96 @@
+"""Whom to stop for a more important request, and how: pure decisions over numbers.
+
+Nobody is stopped for an equal or less important class, and nobody at all when all of those
+who may be stopped would not be enough.
+"""
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import NamedTuple
+
+from headway.core.base.units import Blocks
+
+# After so many times a sequence is only stopped when nobody else is left.
+MAX_PREEMPTIONS = 2
+
+
+class Holder(NamedTuple):
+    """A running sequence as a possible victim."""
+
+    id: int
+    slo_class: int
+    rank: int
+    blocks: Blocks  # that would become available
+    lost: float  # what stopping it costs; any unit, the same for all
+    num_preempted: int
+
+
+class Claim(NamedTuple):
+    """What somebody more important lacks."""
+
+    slo_class: int
+    rank: int
+    blocks: int
+    slots: int
+
+    def may_stop(self, slo_class: int, rank: int) -> bool:
+        """True for those who are less important by class, and were not lifted to its rank."""
+        return slo_class > self.slo_class and rank > self.rank
+
+
+class Way(Enum):
+    """What becomes of a victim's computed tokens."""
+
+    RECOMPUTE = "recompute"
+    SWAP = "swap"
+
+
+class Rates(NamedTuple):
+    """Measured speeds; None as long as nothing was measured, or it is not possible."""
+
+    prefill_tokens_per_s: float | None = None
+    copy_bytes_per_s: float | None = None  # one way
+
+
+def cheaper_way(tokens: int, num_bytes: int, rates: Rates) -> tuple[Way, float]:
+    """How to stop a sequence with so many tokens computed, and what that costs in seconds.
+
+    Swapping copies its bytes out and in again; recomputing takes its tokens through a step
+    once more. Without a measured speed a token counts as one second: only the order matters.
+    """
+    again = tokens / (rates.prefill_tokens_per_s or 1.0)
+    if not rates.copy_bytes_per_s:
+        return Way.RECOMPUTE, again
+    moved = 2 * num_bytes / rates.copy_bytes_per_s
+    if rates.prefill_tokens_per_s is None or moved < again:
+        return Way.SWAP, moved
+    return Way.RECOMPUTE, again
+
+
+def choose_victims(holders: Iterable[Holder], claim: Claim) -> tuple[int, ...] | None:
+    """Ids of those to stop, or None when that would not be enough.
+
+    The least important class gives way first, then whoever loses least, the latest among
+    equals; one that was stopped often enough only when nobody else is left. Nobody is
+    stopped who is not needed.
+    """
+    candidates = sorted(
+        (h for h in holders if claim.may_stop(h.slo_class, h.rank)),
+        key=lambda h: (h.num_preempted >= MAX_PREEMPTIONS, -h.slo_class, -h.rank, h.lost, -h.id),
+    )
+    chosen: list[Holder] = []
+    blocks, slots = claim.blocks, claim.slots
+    for holder in candidates:
+        if blocks <= 0 and slots <= 0:
+            break
+        chosen.append(holder)
+        blocks -= holder.blocks
+        slots -= 1
+    if blocks > 0 or slots > 0:
+        return None
+    for holder in list(chosen):  # a large one may have made smaller ones unnecessary
+        if blocks + holder.blocks <= 0 and slots + 1 <= 0:
+            chosen.remove(holder)
+            blocks += holder.blocks
+            slots += 1
+    return tuple(holder.id for holder in chosen)

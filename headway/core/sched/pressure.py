@@ -1,0 +1,109 @@
+"""The ladder: what changes as memory or time get short, one rung at a time.
+
+    normal   everything is admitted that fits
+    swap     cached blocks leave for the host tier early, where there is one
+    hold     less important classes are not admitted, and fewer sequences run at a time
+    refuse   best effort is refused at the door, with the time after which to come back
+
+It climbs at once and comes down a rung at a time, each after a calm while, so that it does not
+swing; and an idle engine is on the ground.
+"""
+
+import math
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import NamedTuple
+
+from headway.core.base.units import Seconds
+from headway.core.sched.sequence import Sequence
+
+
+class Rung(IntEnum):
+    """How far up the ladder."""
+
+    NORMAL = 0
+    SWAP = 1
+    HOLD = 2
+    REFUSE = 3
+
+
+class Signals(NamedTuple):
+    """What the ladder goes by, at one moment."""
+
+    free_share: float  # of the blocks: free, or cached and evictable
+    preemptions: int  # since start, because blocks ran out
+    delay: float  # seconds that best effort would wait for its first token
+    host_fill: float = 1.0  # of the host tier; 1 where there is none
+    is_idle: bool = False  # nothing waits or runs
+
+
+class LadderLimits(NamedTuple):
+    """Where each rung begins; it ends at twice the share or half the count."""
+
+    swap_below: float = 0.10  # share of blocks
+    hold_below: float = 0.03
+    hold_preemptions: float = 3.0  # of the last seconds, see MEMORY
+    host_full: float = 0.95  # with a host tier, blocks run short only when it is full as well
+    refuse_delay: float = 30.0  # seconds
+    dwell: float = 2.0  # seconds on a rung before the next one down
+
+
+MEMORY = 5.0  # seconds after which a preemption counts a third
+HELD_SHARE = 0.75  # of the slots, while holding
+
+
+class Ladder:
+    """The rung of one engine; all times are given."""
+
+    def __init__(self, limits: LadderLimits | None = None) -> None:
+        self.rung = Rung.NORMAL
+        self._limits = limits or LadderLimits()
+        self._since = -math.inf  # on this rung, or when it was last confirmed
+        self._seen = (0.0, 0)  # when, and preemptions since start
+        self._recent = 0.0  # preemptions, fading
+
+    def observe(self, signals: Signals, now: Seconds) -> Rung:
+        """Take the signals of this moment; returns the rung."""
+        self._count(signals, now)
+        if signals.is_idle:
+            self._recent = 0.0
+            self.rung = Rung.NORMAL
+            return self.rung
+        if self._wanted(signals, ease=1.0) >= self.rung:
+            self.rung = self._wanted(signals, ease=1.0)
+            self._since = now
+        elif self._wanted(signals, ease=2.0) >= self.rung:
+            self._since = now  # not calm enough to come down
+        elif now - self._since >= self._limits.dwell:
+            self.rung = Rung(self.rung - 1)
+            self._since = now
+        return self.rung
+
+    def holds(self, rank: int, running: Iterable[Sequence]) -> bool:
+        """Whether nobody of this rank is admitted now: somebody more important runs."""
+        return self.rung >= Rung.HOLD and any(s.standing.rank < rank for s in running)
+
+    def slots(self, max_num_seqs: int, rank: int) -> int:
+        """Sequences that may run at a time if one of this rank joins; the most important
+        class always has all of them."""
+        if self.rung < Rung.HOLD or rank == 0:
+            return max_num_seqs
+        return max(1, int(max_num_seqs * HELD_SHARE))
+
+    def _count(self, signals: Signals, now: Seconds) -> None:
+        then, seen = self._seen
+        fade = math.exp(-max(0.0, now - then) / MEMORY)
+        self._recent = self._recent * fade + (signals.preemptions - seen)
+        self._seen = (now, signals.preemptions)
+
+    def _wanted(self, signals: Signals, ease: float) -> Rung:
+        """The rung for these signals, with limits eased for coming down."""
+        limits = self._limits
+        is_full = signals.host_fill >= limits.host_full / ease
+        if signals.delay > limits.refuse_delay / ease:
+            return Rung.REFUSE
+        if self._recent >= limits.hold_preemptions / ease:
+            return Rung.HOLD
+        if signals.free_share < limits.hold_below * ease and is_full:
+            return Rung.HOLD
+        return Rung.SWAP if signals.free_share < limits.swap_below * ease else Rung.NORMAL

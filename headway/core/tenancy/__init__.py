@@ -1,0 +1,1 @@
+"""Who asks, how important that is, and how capacity is shared between them."""
