@@ -15,7 +15,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from headway.core.messages.path import Command, EngineRequest, Event, Finished, Submit, Tokens
+from headway.core.messages.path import (
+    Command,
+    EngineRequest,
+    Event,
+    Finished,
+    FinishReason,
+    Submit,
+    Tokens,
+)
 from headway.core.messages.step import StepPlan, StepResult
 from headway.core.sim.costs import work_of
 from headway.service.replica import driver, server
@@ -42,6 +50,7 @@ class Recording:
             "max_tokens": request.sampling.max_tokens,
             "token_times": [],
             "finished": None,
+            "cancelled": False,
         }
 
     def took(self, events: list[Event], now: float) -> None:
@@ -50,7 +59,9 @@ class Recording:
             if isinstance(event, Tokens):
                 self.requests[event.request_id]["token_times"].append(now)
             elif isinstance(event, Finished):
-                self.requests[event.request_id]["finished"] = now
+                request = self.requests[event.request_id]
+                request["finished"] = now
+                request["cancelled"] = event.reason is FinishReason.CANCELLED
 
     def write(self, path: Path) -> None:
         """Keep it."""

@@ -96,8 +96,13 @@ class Real:
                 outcome=Outcome.ANSWERED,
             )
             for r in self.own_requests
-            if r["token_times"]
+            if is_whole(r)
         ]
+
+
+def is_whole(request: dict[str, Any]) -> bool:
+    """True when it was answered to its end; a replay has no cancels."""
+    return request["finished"] is not None and not request["cancelled"]
 
 
 def _measured(step: dict[str, Any], seconds: float, pause: float) -> MeasuredStep:
@@ -109,8 +114,22 @@ def _group(request: dict[str, Any]) -> str:
     return "long" if len(request["prompt"]) > 2000 else "stream"
 
 
-def run_real(name: str, options: argparse.Namespace, capacity: float | None) -> Real:
-    """Run one workload on a fresh server."""
+def real_of(name: str, options: argparse.Namespace, capacity: float | None) -> Real:
+    """One workload, run now, or read from --recordings when it was run before."""
+    kept = None if options.recordings is None else options.recordings / f"{name}.json"
+    if kept is None or not kept.exists():
+        content = run_real(name, options, capacity)
+        if kept is not None:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(json.dumps(content))
+    else:
+        content = json.loads(kept.read_text())
+    settings = msgspec.convert(content["settings"], ResolvedEngine)
+    return Real(name, settings, content["requests"], content["steps"], content["client"])
+
+
+def run_real(name: str, options: argparse.Namespace, capacity: float | None) -> dict[str, Any]:
+    """Run one workload on a fresh server: its recording, and what its client measured."""
     model = options.model or Path(fetch_builtin(ConsoleProgress(), cache_folder()))
     tokenizer = write_tokenizer(model, cache_folder() / "benchmarks")
     with tempfile.TemporaryDirectory() as folder:
@@ -136,10 +155,9 @@ def run_real(name: str, options: argparse.Namespace, capacity: float | None) -> 
             if capacity is not None:
                 load += ["--capacity", str(capacity)]
             subprocess.run(load, check=True)
-        content = json.loads(recording.read_text())
-        client = json.loads(figures.read_text())["workloads"][name]["median"]
-    settings = msgspec.convert(content["settings"], ResolvedEngine)
-    return Real(name, settings, content["requests"], content["steps"], client)
+        content: dict[str, Any] = json.loads(recording.read_text())
+        content["client"] = json.loads(figures.read_text())["workloads"][name]["median"]
+    return content
 
 
 def replay(real: Real) -> dict[str, Any]:
@@ -156,7 +174,7 @@ def replay(real: Real) -> dict[str, Any]:
     result = simulate(workload, real.settings, cost)
     found = {record.id: record for record in result.records}
     ttft, e2e = [], []
-    for request in real.requests:
+    for request in filter(is_whole, real.requests):
         arrived = request["arrived"] - start
         record = found[request["id"]]
         for errors, simulated, really in (
@@ -167,6 +185,7 @@ def replay(real: Real) -> dict[str, Any]:
             errors.append(abs((simulated - arrived) / (really - arrived) - 1.0))
     return {
         "requests": len(ttft),
+        "cancelled": len(real.requests) - len(ttft),  # by a client that waited long enough
         "steps": len(real.steps),
         "steps_that_differ": cost.mismatches + abs(len(real.steps) - cost.num_taken),
         "ttft_error_max": max(ttft),
@@ -194,7 +213,7 @@ def planned(request: dict[str, Any]) -> Planned:
     return Planned(
         id=request["id"],
         prompt=tuple(request["prompt"]),
-        output_tokens=len(request["token_times"]),
+        output_tokens=len(request["token_times"]) if is_whole(request) else request["max_tokens"],
         max_tokens=request["max_tokens"],
     )
 
@@ -294,6 +313,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--workloads", default=",".join(NAMES), help="w1 and w2 always run")
     parser.add_argument("--overload-seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--recordings", type=Path, help="keep the runs in this folder, and use those that are there"
+    )
     parser.add_argument("--json", type=Path, help="write all figures here")
     parser.add_argument("server_options", nargs="*", help="options of headway serve, after --")
     return parser.parse_args()
@@ -307,7 +329,7 @@ def main() -> int:
     reals: dict[str, Real] = {}
     for name in wanted:
         capacity = reals["w2"].client["requests_s"] if name == "w5" else None
-        reals[name] = run_real(name, options, capacity)
+        reals[name] = real_of(name, options, capacity)
     replays = {name: replay(real) for name, real in reals.items()}
     cost, fit_error = costs_of([reals[name] for name in FITTED])
     think = think_of(reals["w1"])

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from headway.app.bench import add_arguments
+from headway.app.bench_commands import COMMANDS, SIMULATE
 from headway.app.options import OPTIONS
 from tests.docs.documents import ROOT, Document, documents
 
@@ -47,9 +47,11 @@ def test_every_file_named_in_code_is_there(document: Document) -> None:
 
 @pytest.mark.parametrize("document", WITH_OPTIONS, ids=by_name)
 def test_every_option_named_is_one(document: Document) -> None:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    known = {name for action in parser._actions for name in action.option_strings}
+    known: set[str] = set()
+    for command in (*COMMANDS.values(), SIMULATE):
+        parser = argparse.ArgumentParser()
+        command.declare(parser)
+        known |= {name for action in parser._actions for name in action.option_strings}
     known |= {f"--{option.name}" for option in OPTIONS} | OTHERS
     for piece in document.code():
         for name in re.findall(r"(?<![\w-])--[a-z][a-z-]+", piece):

@@ -31,7 +31,7 @@ def test_continuous_batching_answers_sooner_and_fills_more_slots(
     assert len({each["total"]["sent"] for each in policies.values()}) == 1, "one trace for all"
     assert len({each["total"]["output_tokens"] for each in policies.values()}) == 1
     assert continuous["total"]["ttft"]["p50"] < 0.5 * static["total"]["ttft"]["p50"]
-    assert continuous["utilisation"] > 1.3 * static["utilisation"]
+    assert continuous["utilisation"] > 1.1 * static["utilisation"]
     assert continuous["output_tokens_s"] > static["output_tokens_s"]
     assert "of static" in capsys.readouterr().out
 

@@ -18,7 +18,12 @@ from headway.core.base.errors import InvalidRequest, ModelFileError
 from headway.core.text.tokenizer import Tokenizer
 from headway.service.loaders.model_files import ModelFile, Vocabulary, open_model
 from headway.service.loaders.pre_tokenizers import LLAMA3, PRE_TOKENIZERS, TEKKEN
-from headway.service.loaders.tokenizer_files import FileTokenizer, any_of, build_tokenizer
+from headway.service.loaders.tokenizer_files import (
+    FileTokenizer,
+    any_of,
+    build_table,
+    build_tokenizer,
+)
 from tests.unit.service.loaders.samples import (
     BYTE,
     CONTROL,
@@ -423,3 +428,15 @@ def test_the_documented_pre_tokenizers_are_those_there_are() -> None:
     named = regex.search(r"with the pre-tokenizers (.*?); and", page.read_text(), regex.S)
     assert named
     assert set(regex.findall(r"`([^`]+)`", named.group(1))) == set(PRE_TOKENIZERS)
+
+
+def test_an_engine_s_table_agrees_with_the_whole_tokenizer(
+    smollm2: ModelFile, tokenizer: FileTokenizer
+) -> None:
+    table = build_table(smollm2)
+    assert table.eos_ids == tokenizer.eos_ids
+    for token_id in range(tokenizer.vocab_size):
+        assert table.token_bytes(token_id) == tokenizer.token_bytes(token_id)
+        assert table.is_special(token_id) == tokenizer.is_special(token_id)
+    assert table.is_special(tokenizer.eos_ids[0])
+    assert not table.is_special(1000)
