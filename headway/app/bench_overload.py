@@ -37,10 +37,12 @@ from headway.core.sim.workload import (
     open_loop,
     with_new_prompts,
 )
+from headway.core.tenancy.tenant import DEFAULT_TARGETS, NAMES
 
 VIP, STANDARD, INTERNAL = "vip", "standard", "internal"
 SHARES = {VIP: 0.2, STANDARD: 0.5, INTERNAL: 0.3}
-TARGETS = {VIP: 0.5, STANDARD: 3.0}  # seconds to the first token; internal is best effort
+# Seconds to the first token; internal is best effort.
+TARGETS = {each.name.lower(): float(time) for each, time in DEFAULT_TARGETS.items()}
 LOADS = (0.5, 1.0, 2.0)  # of the capacity
 MINUTES, QUICK_SECONDS = 10.0, 8.0
 
@@ -77,7 +79,16 @@ def mix_of(args: argparse.Namespace) -> Mix:
     return Mix(
         prompt=lengths("--prompt-len", args.prompt_len),
         output=lengths("--output-len", args.output_len),
-        parties=tuple(Party(group=name, share=share) for name, share in SHARES.items()),
+        parties=tuple(
+            Party(
+                group=name,
+                share=share,
+                tenants=(name,),
+                slo_class=NAMES[name],
+                first_token_budget_s=TARGETS.get(name),
+            )
+            for name, share in SHARES.items()
+        ),
     )
 
 
@@ -90,7 +101,8 @@ def only(workload: Workload, group: str) -> Workload:
 
 def capacity_load(mix: Mix, num_clients: int, rng: Random, *, rounds: int) -> Workload:
     """Best-effort requests, so that nobody is refused for coming late in the first rush."""
-    best_effort = msgspec.structs.replace(mix, parties=(Party(group=INTERNAL, share=1.0),))
+    party = Party(group=INTERNAL, share=1.0, slo_class=NAMES[INTERNAL])
+    best_effort = msgspec.structs.replace(mix, parties=(party,))
     return closed_loop(best_effort, rounds * num_clients, num_clients, rng)
 
 

@@ -157,7 +157,5 @@ def start_options(
             options.append(f"--{'' if value else 'no-'}{option.name}")
         else:
             options += [f"--{option.name}", str(value)]
-    if "tenant" not in BY_KEY:
-        return options, {}
     keys = {name: f"bench-{name}" for name in classes}
     return [*options, "--tenant", *(f"{name}:{name}:{key}" for name, key in keys.items())], keys

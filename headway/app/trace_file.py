@@ -2,8 +2,9 @@
 
     {"arrival": 0.35, "prompt_tokens": 210, "output_tokens": 64}
 
-Optional: "id", "max_tokens" (default: the output's), "class", "tenant", and for prompts that
-begin alike "prefix" (any name) with "prefix_tokens" (how much of the prompt that is).
+Optional: "id", "max_tokens" (default: the output's), "tenant", "class" (vip, standard and
+internal are ordered and promised as by the server; another name only groups the figures), and
+for prompts that begin alike "prefix" (any name) with "prefix_tokens" (how much of the prompt).
 """
 
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ import msgspec
 from headway.core.base.errors import InvalidSetting
 from headway.core.base.units import Seconds
 from headway.core.sim.workload import Planned, Workload, ids
+from headway.core.tenancy.tenant import DEFAULT_TARGETS, NAMES, SloClass
 
 
 class TracedRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,6 +87,7 @@ def _read(path: Path, number: int, line: bytes) -> TracedRequest:
 
 def _planned(request: TracedRequest, number: int, seed: int) -> Planned:
     shared = request.prefix_tokens if request.prefix is not None else 0
+    slo_class = NAMES.get(request.group, SloClass.STANDARD)
     prefix = ids(shared, Random(f"{seed}/prefix/{request.prefix}"))
     own = ids(request.prompt_tokens - shared, Random(f"{seed}/prompt/{number}"))
     return Planned(
@@ -93,5 +96,7 @@ def _planned(request: TracedRequest, number: int, seed: int) -> Planned:
         output_tokens=request.output_tokens,
         max_tokens=request.max_tokens or request.output_tokens,
         group=request.group,
+        slo_class=slo_class,
+        first_token_budget_s=DEFAULT_TARGETS.get(slo_class) if request.group in NAMES else None,
         tenant=request.tenant,
     )

@@ -56,7 +56,7 @@ class Recorder:
 
     def _finished(self, event: Finished, now: Seconds) -> None:
         if event.reason is FinishReason.ERROR:
-            self._end(event.request_id, now, Outcome.REFUSED, event.error_code, None)
+            self._end(event.request_id, now, Outcome.REFUSED, event.error_code, event.retry_after_s)
         elif event.reason is FinishReason.CANCELLED:
             self._end(event.request_id, now, Outcome.REFUSED, "cancelled", None)
         else:

@@ -11,6 +11,7 @@ import msgspec
 from headway.core.base.units import Seconds
 from headway.core.messages.path import EngineRequest, Sampling
 from headway.core.sim.executor import FIRST_PROMPT_ID
+from headway.core.tenancy.tenant import SloClass
 
 LAST_PROMPT_ID = 30_000
 
@@ -27,6 +28,8 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int
     group: str = "all"  # whose figures it counts among: a class, or a part of a workload
     tenant: str = ""
+    slo_class: SloClass = SloClass.STANDARD
+    first_token_budget_s: float | None = None  # what its class is promised
 
     def request(self, seed: int) -> EngineRequest:
         """As the engine takes it; the seed tells the simulated executor when to end it."""
@@ -39,6 +42,9 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
                 temperature=0.0,
                 ignore_eos=self.output_tokens == self.max_tokens,
             ),
+            slo_class=self.slo_class,
+            tenant=self.tenant,
+            first_token_budget_s=self.first_token_budget_s,
         )
 
 
@@ -88,6 +94,8 @@ class Party(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     share: float
     tenants: tuple[str, ...] = ()
+    slo_class: SloClass = SloClass.STANDARD
+    first_token_budget_s: float | None = None
 
 
 class Mix(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +138,8 @@ def draw(mix: Mix, count: int, rng: Random, *, label: str = "r") -> list[Planned
                 max_tokens=output,
                 group=party.group,
                 tenant=rng.choice(party.tenants) if party.tenants else "",
+                slo_class=party.slo_class,
+                first_token_budget_s=party.first_token_budget_s,
             )
         )
     return drawn
@@ -186,7 +196,10 @@ def benchmark(
     if name == "w5":
         if capacity is None:
             raise ValueError("w5 needs the capacity in requests a second")
-        parties = (Party(group="vip", share=0.2), Party(group="free", share=0.8))
+        parties = (
+            Party(group="vip", share=0.2, slo_class=SloClass.VIP),
+            Party(group="free", share=0.8),
+        )
         mix = Mix(prompt=fixed(256), output=fixed(128), parties=parties)
         return open_loop(mix, 2 * capacity, seconds, rng)
     closed = {

@@ -6,6 +6,7 @@ import pytest
 
 from headway.app.trace_file import read_trace
 from headway.core.base.errors import InvalidSetting
+from headway.core.tenancy.tenant import SloClass
 
 TRACE = """\
 {"arrival": 7.5, "prompt_tokens": 30, "output_tokens": 4, "prefix": "s", "prefix_tokens": 20}
@@ -28,6 +29,8 @@ def test_arrivals_are_put_in_order_and_start_at_zero(tmp_path: Path) -> None:
     assert (len(first.prompt), first.output_tokens, first.group) == (25, 2, "vip")
     assert first.prompt[:20] == second.prompt[:20]
     assert first.prompt[20:] != second.prompt[20:25]
+    assert (first.slo_class, first.first_token_budget_s) == (SloClass.VIP, 0.5)
+    assert (third.slo_class, third.first_token_budget_s) == (SloClass.STANDARD, None)
     assert (third.id, third.output_tokens, third.max_tokens) == ("x", 2, 6)
 
 

@@ -3,7 +3,10 @@
 from collections import Counter
 from random import Random
 
+import msgspec
+
 from headway.core.sim.workload import Lengths, Mix, Party, benchmark, draw, open_loop, poisson
+from headway.core.tenancy.tenant import SloClass
 
 MIX = Mix(
     prompt=Lengths(low=64, high=1500),
@@ -33,6 +36,17 @@ def test_classes_come_in_the_shares_asked_for() -> None:
 
 def test_tenants_belong_to_their_class() -> None:
     assert {p.tenant for p in draw(MIX, 200, Random(3)) if p.group == "vip"} == {"acme"}
+
+
+def test_a_request_carries_its_class_its_tenant_and_what_it_is_promised() -> None:
+    party = Party(
+        group="gold", share=1.0, tenants=("acme",), slo_class=SloClass.VIP, first_token_budget_s=0.5
+    )
+    mix = msgspec.structs.replace(MIX, parties=(party,))
+    request = draw(mix, 1, Random(9))[0].request(3)
+    assert (request.slo_class, request.tenant) == (SloClass.VIP, "acme")
+    assert request.first_token_budget_s == 0.5
+    assert request.sampling.seed == 3
 
 
 def test_poisson_arrivals_come_at_the_rate_asked_for() -> None:
