@@ -64,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
 
 def measure(args: argparse.Namespace) -> CostFile:
     """Load the engine that the arguments describe and measure it; raises StartError."""
-    with local_engine(settings_of(args)) as engine:
+    # Prompts whole, so that the grid's cells are the steps, however slow the machine is.
+    with local_engine(settings_of(args, {"itl_target": 0.0})) as engine:
         free_bytes = available_bytes()  # after the weights, as the server asks
         steps = measure_steps(engine, QUICK if args.quick else GRID, args)
         pool = engine.hello.num_blocks * engine.core.settings.block_size
