@@ -45,7 +45,14 @@ from run_workloads import (
 from headway.app.bench_show import table
 from headway.core.base.units import Seconds
 from headway.core.engine.settings import ResolvedEngine
-from headway.core.sim.costs import MeasuredStep, RecordedSteps, StepTable, fit, relative_error
+from headway.core.sim.costs import (
+    MeasuredStep,
+    RecordedSteps,
+    SpreadCost,
+    StepTable,
+    fit,
+    relative_error,
+)
 from headway.core.sim.report import Outcome, Record, percentile, summarize
 from headway.core.sim.run import simulate
 from headway.core.sim.workload import Planned, Workload, benchmark
@@ -238,12 +245,13 @@ def think_of(real: Real) -> float:
 
 def predict(real: Real, cost: StepTable, think: float, seed: int) -> list[Record]:
     """The workload under the simulated clock; only W5's times of sending are the real ones."""
+    spread = SpreadCost(cost, Random(f"{seed}/spread"))
     if real.name == "w5":
         start = real.own_requests[0]["arrived"]
         arrivals = ((Seconds(r["arrived"] - start), planned(r)) for r in real.own_requests)
-        return simulate(Workload(arrivals=tuple(arrivals)), real.settings, cost).records
+        return simulate(Workload(arrivals=tuple(arrivals)), real.settings, spread).records
     workload = benchmark(real.name, Random(seed), think=think)
-    records = simulate(workload, real.settings, cost).records
+    records = simulate(workload, real.settings, spread).records
     for record in records:
         record.group = "long" if record.prompt_tokens > 2000 else "stream"
     return records

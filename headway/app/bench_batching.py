@@ -32,6 +32,7 @@ from headway.app.local_engine import LocalEngine, local_engine, run_locally
 from headway.app.simulate import lengths
 from headway.core.base.errors import InvalidSetting
 from headway.core.base.units import Seconds
+from headway.core.sim.costs import SpreadCost
 from headway.core.sim.gate import Batches, Continuous, Gate
 from headway.core.sim.report import Record, Summary, summarize
 from headway.core.sim.run import simulate
@@ -109,7 +110,8 @@ def runner(args: argparse.Namespace) -> Iterator[tuple[Runner, int, str]]:
         engine = costs.engine(settings.engine)
 
         def simulated(workload: Workload, gate: Gate, on_end: Callable[[], object]) -> Ran:
-            result = simulate(workload, engine, costs.table, gate=gate)
+            spread = SpreadCost(costs.table, Random(f"{args.seed}/spread"))
+            result = simulate(workload, engine, spread, gate=gate)
             for _ in result.records:
                 on_end()
             return Ran(result.records, result.steps.row_seconds)

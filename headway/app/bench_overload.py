@@ -29,6 +29,7 @@ from headway.app.cost_file import read_cost_file
 from headway.app.served import Served, running_server
 from headway.app.simulate import lengths
 from headway.core.base.errors import InvalidSetting
+from headway.core.sim.costs import SpreadCost
 from headway.core.sim.workload import (
     Mix,
     Party,
@@ -135,7 +136,8 @@ def site_of(args: argparse.Namespace) -> Iterator[Site]:
     if args.simulate:
         costs = measure(args) if args.cost_table is None else read_cost_file(args.cost_table)
         engine = costs.engine(settings_of(args).engine)
-        yield SimSite(engine, costs.table, costs.card.name, args)
+        spread = SpreadCost(costs.table, Random(f"{args.seed}/spread"))
+        yield SimSite(engine, spread, costs.card.name, args)
     elif args.base_url is not None:
         yield HttpSite(Served(args.base_url.rstrip("/")), keys_of(args.key), args)
     else:

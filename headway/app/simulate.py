@@ -26,6 +26,7 @@ from headway.app.bench_steps import measure
 from headway.app.cost_file import CostFile, read_cost_file
 from headway.app.trace_file import read_trace
 from headway.core.base.errors import InvalidSetting
+from headway.core.sim.costs import SpreadCost
 from headway.core.sim.report import Figures, Record, Summary
 from headway.core.sim.run import Simulated, simulate
 from headway.core.sim.workload import (
@@ -133,12 +134,13 @@ def _run(args: argparse.Namespace) -> int:
     names(args)
     costs = _costs(args)
     engine = costs.engine(settings)
+    rng = Random(f"{args.seed}/spread")
     capacity = None
     if args.requests is None and args.rate is None and args.concurrency is None:
         w2 = workloads(argparse.Namespace(**{**vars(args), "workloads": "w2"}), None)["w2"]
-        capacity = simulate(w2, engine, costs.table).summary().requests_s
+        capacity = simulate(w2, engine, SpreadCost(costs.table, rng)).summary().requests_s
     found: dict[str, Simulated] = {
-        name: simulate(workload, engine, costs.table)
+        name: simulate(workload, engine, SpreadCost(costs.table, rng))
         for name, workload in workloads(args, capacity).items()
     }
     summaries = {name: result.summary() for name, result in found.items()}

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from random import Random
 from statistics import median
 from typing import Protocol
 
@@ -18,6 +19,7 @@ PULL = 1e-9  # only so that what was never seen to vary stays at zero
 KILO = 1e-3  # pairs are counted in thousands, so that all unknowns are of one size
 OUTLIER = 5.0  # times the median deviation; such steps were disturbed
 PASSES = 3
+SPREAD_VALUES = 200
 
 
 class StepCost(Protocol):
@@ -54,12 +56,16 @@ class StepTable(msgspec.Struct, frozen=True, kw_only=True):
     decode_pair_s    for each position that a decode attends to
     prefill_token_s  for each token of a prompt
     prefill_pair_s   for each position that a token of a prompt attends to
+    *_spread         what steps really took over what the table says, at evenly spaced shares
+                     of all steps without and with prompts; for SpreadCost
     """
 
     rows: tuple[tuple[int, float], ...]
     decode_pair_s: float
     prefill_token_s: float
     prefill_pair_s: float
+    decode_spread: tuple[float, ...] = ()
+    prefill_spread: tuple[float, ...] = ()
 
     def seconds(self, work: StepWork) -> Seconds:
         """How long a step of that work takes."""
@@ -82,6 +88,23 @@ class StepTable(msgspec.Struct, frozen=True, kw_only=True):
             left, right = self.rows[-2:]
         share = (num_rows - left[0]) / (right[0] - left[0])
         return left[1] + share * (right[1] - left[1])
+
+
+class SpreadCost:
+    """A table whose steps take more or less by chance, as much as the measured ones did.
+
+    Without it the slow steps are missing that make a P99.
+    """
+
+    def __init__(self, table: StepTable, rng: Random) -> None:
+        self._table = table
+        self._rng = rng
+
+    def seconds(self, work: StepWork) -> Seconds:
+        """How long one step of that work takes this time."""
+        expected = self._table.seconds(work)
+        spread = self._table.prefill_spread if work.prefill_tokens else self._table.decode_spread
+        return Seconds(expected * self._rng.choice(spread)) if spread else expected
 
 
 class RecordedSteps:
@@ -145,21 +168,32 @@ def fit(steps: Iterable[MeasuredStep]) -> StepTable:
 
     Raises ValueError when there are no steps.
     """
-    kept = [step for step in steps if step.seconds > 0]
-    if not kept:
+    measured_steps = [step for step in steps if step.seconds > 0]
+    if not measured_steps:
         raise ValueError("no step was measured")
-    table = _solve(kept)
+    kept, table = measured_steps, _solve(measured_steps)
     for _ in range(PASSES - 1):
         errors = [abs(relative_error(table, step)) for step in kept]
         limit = OUTLIER * max(median(errors), 1e-6)
         kept = [step for step, error in zip(kept, errors, strict=True) if error <= limit]
         table = _solve(kept)
-    return table
+    return msgspec.structs.replace(
+        table,
+        decode_spread=_spread(table, [s for s in measured_steps if not s.prefill_tokens]),
+        prefill_spread=_spread(table, [s for s in measured_steps if s.prefill_tokens]),
+    )
 
 
 def relative_error(table: StepCost, step: MeasuredStep) -> float:
     """Predicted over measured, minus one."""
     return table.seconds(step.work) / step.seconds - 1.0
+
+
+def _spread(table: StepTable, steps: Sequence[MeasuredStep]) -> tuple[float, ...]:
+    """Measured over expected at SPREAD_VALUES shares of the steps, ascending."""
+    ratios = sorted(step.seconds / table.seconds(step.work) for step in steps)
+    count = min(SPREAD_VALUES, len(ratios))
+    return tuple(round(ratios[(2 * i + 1) * len(ratios) // (2 * count)], 4) for i in range(count))
 
 
 def _solve(steps: Sequence[MeasuredStep]) -> StepTable:

@@ -89,9 +89,15 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
+class Patient(ThreadingHTTPServer):
+    """A burst of connections waits, and none is reset."""
+
+    request_queue_size = 256
+
+
 @pytest.fixture
 def url() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = Patient(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"

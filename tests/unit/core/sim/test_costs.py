@@ -10,6 +10,7 @@ from headway.core.messages.step import StepPlan
 from headway.core.sim.costs import (
     MeasuredStep,
     RecordedSteps,
+    SpreadCost,
     StepTable,
     fit,
     measured,
@@ -83,6 +84,22 @@ def test_disturbed_steps_do_not_move_the_fit() -> None:
     found = fit(noisy)
     errors = [abs(relative_error(found, step)) for step in steps]
     assert sum(errors) / len(errors) < 0.02
+
+
+def test_steps_are_spread_as_the_measured_ones_were() -> None:
+    work, slow = StepWork(1, 100), StepWork(1, 100, 64, 4000)
+    times = [1.0, 1.0, 1.0, 2.0] * 50
+    steps = [measured(work, 0.01 * each) for each in times]
+    steps += [measured(slow, 0.05) for _ in range(50)]
+    found = fit(steps)
+    assert found.seconds(work) == pytest.approx(0.01, rel=0.01)
+    assert found.prefill_spread == (1.0,) * 50
+    spread = SpreadCost(found, Random(1))
+    drawn = sorted(spread.seconds(work) for _ in range(2000))
+    assert drawn[0] == pytest.approx(0.01, rel=0.01)
+    assert drawn[-1] == pytest.approx(0.02, rel=0.01)
+    assert 0.2 < sum(each > 0.015 for each in drawn) / 2000 < 0.3
+    assert SpreadCost(TRUTH, Random(1)).seconds(work) == TRUTH.seconds(work), "none is known"
 
 
 def test_a_fit_needs_a_step() -> None:
