@@ -15,6 +15,10 @@ from headway.app.settings import Settings, merge
 from headway.core.base.errors import StartError
 
 EXIT_NOT_STARTED = 2
+TALKS = {
+    "chat": "chat with a model in the terminal",
+    "complete": "continue prompts in the terminal",
+}
 WARMUP_OPTIONS = ("model", "cache_dir")  # keys of those that `warmup` takes
 
 
@@ -28,7 +32,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """All commands but `bench`, whose own module declares its options."""
+    """All commands; the options of `bench`, `chat` and `complete` stand in their own modules."""
     top = OneLineParser(prog="headway", description="An LLM inference service.")
     commands = top.add_subparsers(dest="command", required=True, parser_class=OneLineParser)
     serving = commands.add_parser(
@@ -43,6 +47,8 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("version", help="print the version")
     commands.add_parser("bench", help="measure a server or an engine (headway bench --help)")
     commands.add_parser("simulate", help="predict a workload's latencies (headway simulate)")
+    for name, text in TALKS.items():
+        commands.add_parser(name, help=text)
     return top
 
 
@@ -53,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _bench(given[1:])
     if given[:1] == ["simulate"]:
         return _simulate(given[1:])
+    if given[:1] in (["chat"], ["complete"]):
+        return _talk(given[0], given[1:])
     chosen, unknown = parser().parse_known_args(given)
     if unknown:
         print(
@@ -114,6 +122,21 @@ def _simulate(arguments: Sequence[str]) -> int:
     command = OneLineParser(prog="headway simulate", allow_abbrev=False)
     SIMULATE.declare(command)
     return SIMULATE.run(command.parse_args(arguments))
+
+
+def _talk(name: str, arguments: Sequence[str]) -> int:
+    # Here and not above: its HTTP client is of no use to a server.
+    from headway.app.chat import add_arguments, run
+
+    top = OneLineParser(prog=f"headway {name}", description=f"{TALKS[name].capitalize()}.")
+    add_arguments(top, is_chat=name == "chat")
+    try:
+        return run(top.parse_args(arguments), is_chat=name == "chat")
+    except StartError as error:
+        print(f"headway {name}: {' '.join(error.message.split())}", file=sys.stderr)
+        return EXIT_NOT_STARTED
+    except KeyboardInterrupt:  # while the server was starting
+        return EXIT_NOT_STARTED
 
 
 _NOT_OPTIONS = frozenset({"command", "config", "model_path"})
