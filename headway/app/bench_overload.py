@@ -45,7 +45,7 @@ SHARES = {VIP: 0.2, STANDARD: 0.5, INTERNAL: 0.3}
 # Seconds to the first token; internal is best effort.
 TARGETS = {each.name.lower(): float(time) for each, time in DEFAULT_TARGETS.items()}
 LOADS = (0.5, 1.0, 2.0)  # of the capacity
-MINUTES, QUICK_SECONDS = 10.0, 8.0
+MINUTES, QUICK_SECONDS, QUICK_CLIENTS = 10.0, 6.0, 32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -115,8 +115,8 @@ def phases_of(site: Site, args: argparse.Namespace) -> tuple[float, list[Phase]]
     if capacity is None:
         rng = Random(f"{args.seed}/capacity")
         # A tail of unfilled slots counts as time too: with more rounds it matters less.
-        rounds = 1 if args.quick else 4
-        load = capacity_load(mix, args.clients, rng, rounds=rounds)
+        num_clients = min(args.clients, QUICK_CLIENTS) if args.quick else args.clients
+        load = capacity_load(mix, num_clients, rng, rounds=1 if args.quick else 4)
         capacity = site.run("capacity", 0.0, load).summary(TARGETS).requests_s
         if capacity <= 0:
             raise InvalidSetting("--capacity", "could not be measured: nothing was answered")

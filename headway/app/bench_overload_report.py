@@ -74,9 +74,8 @@ def show(phases: Sequence[Phase], capacity: float, what: str, targets: Mapping[s
             ]
         for name, figures in summary.groups.items():
             notes += [f"{phase.name}, {name}: {n} refused, {r}" for r, n in figures.reasons.items()]
-        if phase.counters:
-            counted = ", ".join(f"{name} {value:g}" for name, value in phase.counters.items())
-            notes.append(f"{phase.name}: {counted}")
+        counted = [f"{name} {value:g}" for name, value in phase.counters.items() if value]
+        notes.append(f"{phase.name}: {', '.join(counted) or 'nobody was preempted'}")
     return (
         f"{what}\ncapacity {capacity:.2f} requests a second\n\n"
         + table(head, rows)

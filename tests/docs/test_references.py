@@ -2,9 +2,11 @@
 
 import argparse
 import re
+from functools import partial
 
 import pytest
 
+from headway.app import chat
 from headway.app.bench_commands import COMMANDS, SIMULATE
 from headway.app.options import OPTIONS
 from tests.docs.documents import ROOT, Document, documents
@@ -48,9 +50,10 @@ def test_every_file_named_in_code_is_there(document: Document) -> None:
 @pytest.mark.parametrize("document", WITH_OPTIONS, ids=by_name)
 def test_every_option_named_is_one(document: Document) -> None:
     known: set[str] = set()
-    for command in (*COMMANDS.values(), SIMULATE):
+    declared = [command.declare for command in (*COMMANDS.values(), SIMULATE)]
+    for declare in (*declared, partial(chat.add_arguments, is_chat=True)):
         parser = argparse.ArgumentParser()
-        command.declare(parser)
+        declare(parser)
         known |= {name for action in parser._actions for name in action.option_strings}
     known |= {f"--{option.name}" for option in OPTIONS} | OTHERS
     for piece in document.code():
