@@ -2,7 +2,6 @@
 
 import argparse
 import re
-from functools import partial
 
 import pytest
 
@@ -50,10 +49,12 @@ def test_every_file_named_in_code_is_there(document: Document) -> None:
 @pytest.mark.parametrize("document", WITH_OPTIONS, ids=by_name)
 def test_every_option_named_is_one(document: Document) -> None:
     known: set[str] = set()
-    declared = [command.declare for command in (*COMMANDS.values(), SIMULATE)]
-    for declare in (*declared, partial(chat.add_arguments, is_chat=True)):
-        parser = argparse.ArgumentParser()
-        declare(parser)
+    parsers = [argparse.ArgumentParser()]
+    chat.add_arguments(parsers[0], is_chat=True)
+    for command in (*COMMANDS.values(), SIMULATE):
+        parsers.append(argparse.ArgumentParser())
+        command.declare(parsers[-1])
+    for parser in parsers:
         known |= {name for action in parser._actions for name in action.option_strings}
     known |= {f"--{option.name}" for option in OPTIONS} | OTHERS
     for piece in document.code():
