@@ -23,7 +23,14 @@ import numpy as np
 
 from headway.compute.cpu.attention import attend, merge
 from headway.compute.cpu.attention_plan import plan_attention, scratch_floats
-from headway.compute.cpu.kvpool import KvPool, KvShape, aligned_zeros, to_bits
+from headway.compute.cpu.kvpool import (
+    KvPool,
+    KvShape,
+    aligned_zeros,
+    bytes_per_value,
+)
+from headway.compute.cpu.rope import store_reference
+from headway.compute.cpu.settings import KvDtype
 
 COLD_BYTES = 96 << 20
 
@@ -40,21 +47,26 @@ class Case:
 
 
 CASES = (
-    Case("decode", 1, 256),
+    *(Case("decode", 1, context) for context in (256, 1024, 4096, 8192)),
     Case("decode", 16, 256),
-    Case("decode", 64, 256),
-    Case("decode", 1, 4096),
     Case("decode", 16, 1024),
+    Case("decode", 64, 256),
     Case("decode, shared prefix", 16, 1096, shared=1024),
-    Case("prompt", 1, 512, num_tokens=512),
-    Case("prompt", 1, 4096, num_tokens=512),
+    *(Case("prompt", 1, context, num_tokens=512) for context in (512, 1024, 2048, 4096, 8192)),
 )
 
 
 class Bench:
     """A pool of random K and V, a plan, and what each thread needs."""
 
-    def __init__(self, case: Case, heads: tuple[int, int, int], threads: int, cold: bool) -> None:
+    def __init__(
+        self,
+        case: Case,
+        heads: tuple[int, int, int],
+        threads: int,
+        cold: bool,
+        dtype: KvDtype = KvDtype.BFLOAT16,
+    ) -> None:
         self.num_heads, num_kv_heads, head_dim = heads
         self.heads, self.threads = heads, threads
         width = -(-case.context // 16)
@@ -68,11 +80,14 @@ class Bench:
                 block_size=16,
                 num_kv_heads=num_kv_heads,
                 head_dim=head_dim,
+                dtype=dtype,
             )
         )
-        numbers = to_bits(rng.standard_normal(self.pool.keys[0].size, dtype=np.float32))
-        self.pool.keys[:] = numbers.reshape(self.pool.keys[0].shape)
-        self.pool.values[:] = numbers.reshape(self.pool.values[0].shape)
+        slots = np.arange(num_blocks * 16)
+        k, v = rng.standard_normal((2, len(slots), num_kv_heads, head_dim), dtype=np.float32)
+        store_reference(k, v, slots, self.pool.keys[0], self.pool.values[0])
+        self.pool.keys[1:] = self.pool.keys[0]
+        self.pool.values[1:] = self.pool.values[0]
         self.table = rng.permutation(num_blocks).reshape(case.rows, width).astype(np.int32)
         self.table[:, : case.shared // 16] = self.table[0, : case.shared // 16]
         self.plan = plan_attention(
@@ -168,20 +183,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--heads", default="9,3,64", help="query heads, KV heads, head_dim")
+    parser.add_argument("--kv-cache-dtype", default="bfloat16", choices=list(KvDtype))
     parser.add_argument("--seconds", type=float, default=0.5, help="for each case")
     parser.add_argument("--json", help="write the figures there")
+    parser.add_argument("--only", default="", help="cases whose name starts so")
     options = parser.parse_args()
     num_heads, num_kv_heads, head_dim = (int(part) for part in options.heads.split(","))
     heads = (num_heads, num_kv_heads, head_dim)
     results = []
-    for case in CASES:
+    for case in (case for case in CASES if case.name.startswith(options.only)):
         for cold in (False, True) if case.num_tokens == 1 else (False,):
-            times = Bench(case, heads, options.threads, cold).times(options.seconds)
+            bench = Bench(case, heads, options.threads, cold, KvDtype(options.kv_cache_dtype))
+            times = bench.times(options.seconds)
             best, median = min(times), statistics.median(times)
             first = case.context - case.num_tokens + 1
             pairs = case.rows * sum(range(first, case.context + 1))
             flops = 4 * pairs * num_heads * head_dim
-            kv_bytes = 4 * case.rows * case.context * num_kv_heads * head_dim
+            values = 2 * case.rows * case.context * num_kv_heads * head_dim
+            kv_bytes = values * bytes_per_value(bench.pool.shape.dtype, head_dim)
             figures = {
                 "cold": cold,
                 "best_us": best * 1e6,
@@ -197,7 +216,12 @@ def main() -> None:
                 f"{figures['gbytes_per_s']:5.1f} GB/s"
             )
     if options.json:
-        settings = {"heads": heads, "threads": options.threads, "machine": platform.processor()}
+        settings = {
+            "heads": heads,
+            "dtype": options.kv_cache_dtype,
+            "threads": options.threads,
+            "machine": platform.processor(),
+        }
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump({"settings": settings, "results": results}, file, indent=1)
 

@@ -22,7 +22,7 @@ from functools import partial
 
 import numpy as np
 
-from headway.compute.cpu.features import Isa, detect
+from headway.compute.cpu.features import detect
 from headway.compute.cpu.linear import LinearKernels, kernels_for
 from headway.compute.cpu.pack import (
     BLOCK_BYTES,
@@ -34,6 +34,7 @@ from headway.compute.cpu.pack import (
     packed_bytes,
 )
 from headway.compute.cpu.quantize import quantize_rows
+from headway.compute.cpu.settings import Isa
 
 LAYER_SHAPES = ((960, 576), (576, 576), (3072, 576), (576, 1536))
 HEAD_SHAPE = (49152, 576)

@@ -7,9 +7,12 @@ python serve_openvino.py IR_DIR TOKENIZER_JSON PORT [--precision bf16|f32]
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import queue
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import openvino as ov
@@ -18,6 +21,7 @@ from openai_stub import Emit, serve
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
+BLOCK_TOKENS = 32  # of the CPU plugin's paged attention
 FINISHED = {
     genai.GenerationStatus.FINISHED,
     genai.GenerationStatus.IGNORED,
@@ -32,9 +36,9 @@ class OpenVinoEngine:
     def __init__(self, options: argparse.Namespace) -> None:
         self._tokenizer = Tokenizer.from_file(options.tokenizer)
         scheduler = genai.SchedulerConfig()
-        scheduler.cache_size = options.cache_gib
+        scheduler.num_kv_blocks = options.kv_tokens // BLOCK_TOKENS
         scheduler.max_num_batched_tokens = options.batched_tokens
-        scheduler.enable_prefix_caching = True
+        scheduler.enable_prefix_caching = not options.score  # each position is wanted
         scheduler.dynamic_split_fuse = True
         properties = {
             "INFERENCE_NUM_THREADS": options.threads,
@@ -52,6 +56,20 @@ class OpenVinoEngine:
     def submit(self, prompt: str, max_tokens: int, ignore_eos: bool, emit: Emit) -> None:
         """Hand one request to the engine's thread."""
         self._incoming.put((prompt, max_tokens, ignore_eos, emit))
+
+    def score(self, texts: dict[str, list[int]]) -> dict[str, list[float]]:
+        """Log-probability of each token but the first, from those before it."""
+        return {name: self._scores(ids) for name, ids in texts.items()}
+
+    def _scores(self, ids: list[int]) -> list[float]:
+        config = genai.GenerationConfig(
+            max_new_tokens=1, do_sample=False, ignore_eos=True, echo=True, logprobs=1
+        )
+        handle = self._pipeline.add_request(0, ov.Tensor(np.array([ids], dtype=np.int64)), config)
+        while self._pipeline.has_non_finished_requests():
+            self._pipeline.step()
+        (output,) = handle.read_all()
+        return list(output.generated_log_probs)[1 : len(ids)]
 
     def _work(self) -> None:
         active: dict[int, tuple[genai.GenerationHandle, DecodeStream, Emit, int]] = {}
@@ -90,10 +108,17 @@ def main() -> None:
     parser.add_argument("--precision", default="bf16", choices=("bf16", "f32", "f16"))
     parser.add_argument("--kv-precision", help="e.g. u8, bf16 (default: OpenVINO's own choice)")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--cache-gib", type=int, default=4)
+    parser.add_argument("--kv-tokens", type=int, default=69632, help="room of the KV cache")
     parser.add_argument("--batched-tokens", type=int, default=256)
+    parser.add_argument("--score", type=Path, help="JSON of token ids to score; nothing is served")
+    parser.add_argument("--score-output", type=Path)
     options = parser.parse_args()
-    serve(OpenVinoEngine(options), options.port)
+    engine = OpenVinoEngine(options)
+    if options.score:
+        scores = engine.score(json.loads(options.score.read_text()))
+        options.score_output.write_text(json.dumps(scores))
+        os._exit(0)  # the engine's thread waits for requests
+    serve(engine, options.port)
 
 
 if __name__ == "__main__":

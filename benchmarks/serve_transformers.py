@@ -10,8 +10,10 @@ the other with `model.generate`.
 from __future__ import annotations
 
 import argparse
+import json
 import queue
 import threading
+from pathlib import Path
 
 import torch
 from openai_stub import Emit, serve
@@ -133,6 +135,17 @@ class GenerateEngine:
             emit(None, ids.shape[1])
 
 
+@torch.inference_mode()
+def score(model: torch.nn.Module, texts: dict[str, list[int]]) -> dict[str, list[float]]:
+    """Log-probability of each token but the first, from those before it."""
+    found = {}
+    for name, ids in texts.items():
+        logits = model(torch.tensor([ids])).logits[0, :-1].float()
+        scores = logits.log_softmax(-1).gather(1, torch.tensor(ids[1:])[:, None])
+        found[name] = scores.flatten().tolist()
+    return found
+
+
 def main() -> None:
     """Load the model and serve it until ended."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -142,15 +155,23 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--page-size", type=int, default=32)
-    parser.add_argument("--cache-tokens", type=int, default=32768)
+    parser.add_argument("--cache-tokens", type=int, default=69632)
     parser.add_argument("--batched-tokens", type=int, default=512)
+    parser.add_argument("--score", type=Path, help="JSON of token ids to score; nothing is served")
+    parser.add_argument("--score-output", type=Path)
     options = parser.parse_args()
+    if options.score:
+        options.mode = "generate"  # plain attention; the weights are the same
     torch.set_num_threads(options.threads)
     model = AutoModelForCausalLM.from_pretrained(
         options.model,
         dtype=getattr(torch, options.dtype),
         attn_implementation="paged|sdpa" if options.mode == "cb" else "sdpa",
     ).eval()
+    if options.score:
+        scores = score(model, json.loads(options.score.read_text()))
+        options.score_output.write_text(json.dumps(scores))
+        return
     tokenizer = Tokenizer.from_file(f"{options.model}/tokenizer.json")
     if options.mode == "cb":
         serve(ContinuousBatchingEngine(model, tokenizer, options), options.port)

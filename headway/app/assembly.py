@@ -35,8 +35,8 @@ class LoadedWeights(Protocol):
         ...
 
     @property
-    def bytes_per_kv_value(self) -> int:
-        """Size of one stored K or V value."""
+    def bytes_per_kv_value(self) -> float:
+        """Size of one stored K or V value, with its part of a scale."""
         ...
 
     @property

@@ -19,7 +19,8 @@ TALKS = {
     "chat": "chat with a model in the terminal",
     "complete": "continue prompts in the terminal",
 }
-WARMUP_OPTIONS = ("model", "cache_dir")  # keys of those that `warmup` takes
+# Keys of those that `warmup` takes.
+WARMUP_OPTIONS = ("model", "cache_dir", "cpu_isa", "kv_cache_dtype")
 
 
 class OneLineParser(argparse.ArgumentParser):

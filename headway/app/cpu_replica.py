@@ -28,7 +28,7 @@ def load_cpu(launch: Launch, progress: Callable[[LoadProgress], None], clock: Cl
     refuse_too_big(bytes_needed(model_file.tensors), available_bytes())
     model = load_model(
         model_file.card,
-        CpuSettings(threads=spec.threads),
+        CpuSettings(threads=spec.threads, kv_cache_dtype=spec.kv_cache_dtype),
         lambda done, total: progress(LoadProgress(stage="weights", done=done, total=total)),
     )
     engine = resolve_engine(spec.engine, model, available_bytes())

@@ -234,6 +234,8 @@ class _Process:
             device=settings.executor.device,
             threads=settings.executor.threads,
             attention=settings.executor.attention,
+            cpu_isa=settings.cpu.cpu_isa,
+            kv_cache_dtype=settings.cpu.kv_cache_dtype,
             log_level=settings.log_level,
             log_json=settings.log_json,
         )

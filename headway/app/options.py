@@ -21,6 +21,7 @@ from headway.app.readers import (
     texts,
     whole,
 )
+from headway.compute.cpu.settings import AUTO, Isa, KvDtype
 from headway.compute.gpu.runner.settings import AttentionChoice, DeviceChoice, DtypeChoice
 
 Value = str | int | float | bool | tuple[str, ...] | None
@@ -107,6 +108,20 @@ OPTIONS: tuple[Option, ...] = (
         whole(1, 4096),
         "Threads that compute",
         default="one a core that this process may use",
+    ),
+    Option(
+        "cpu-isa",
+        "cpu",
+        one_of(AUTO, *Isa),
+        "Newest instructions that the CPU executor may use, fastest first; auto uses all that "
+        "the CPU offers, the others make it behave as an older one",
+    ),
+    Option(
+        "kv-cache-dtype",
+        "cpu",
+        one_of(AUTO, *KvDtype),
+        "Type of the numbers in the CPU executor's KV cache; auto is bfloat16, int8 holds nearly "
+        "twice the tokens in the same memory",
     ),
     Option(
         "max-model-len",
@@ -306,6 +321,7 @@ OPTIONS: tuple[Option, ...] = (
 SECTIONS: Mapping[str, str] = {
     "": "Model and process",
     "executor": "Execution",
+    "cpu": "CPU executor",
     "engine": "Engine",
     "gateway": "HTTP server",
     "limits": "Limits of one request",

@@ -11,7 +11,8 @@ from pathlib import Path
 import platformdirs
 
 from headway.app.settle import give_back
-from headway.compute.cpu import kernel_cache
+from headway.compute.cpu import features, kernel_cache
+from headway.compute.cpu.settings import AUTO, isa_of
 from headway.core.base.errors import BadFrame, ExecutorUnsuitable, InvalidSetting, StartError
 from headway.core.messages.health import LoadProgress
 from headway.service.observe import log
@@ -20,8 +21,9 @@ from headway.service.replica.server import EXIT_START_FAILED, Loaded, serve
 from headway.service.wire.spec import Launch, ReplicaSpec, read_launch
 
 STDIN = 0
-AUTO = "auto"
 CPU_LANES = 16  # the CPU executor's blocks are a multiple of this
+# Settings of the CPU executor alone, by their names in the spec; torch leaves them at "auto".
+CPU_ONLY = {"cpu_isa": "--cpu-isa", "kv_cache_dtype": "--kv-cache-dtype"}
 
 logger = logging.getLogger(__name__)
 
@@ -30,11 +32,12 @@ def load(launch: Launch, progress: Callable[[LoadProgress], None]) -> Loaded:
     """Load the model into the executor that fits; raises StartError."""
     spec = launch.spec
     if wants_torch(spec):
+        refuse_cpu_only(spec)
         return _load_with_torch(launch, progress)
     try:
         return _load_with_numba(launch, progress)
     except ExecutorUnsuitable as error:
-        if spec.executor != AUTO:
+        if spec.executor != AUTO or cpu_only(spec):
             raise
         logger.warning("torch_instead_of_cpu_kernels", extra={"reason": error.message})
         return _load_with_torch(launch, progress)
@@ -56,6 +59,22 @@ def wants_torch(spec: ReplicaSpec) -> bool:
     if spec.executor == AUTO:
         return not (fits and spec.engine.block_size % CPU_LANES == 0)
     return spec.executor == "torch"
+
+
+def cpu_only(spec: ReplicaSpec) -> dict[str, str]:
+    """What was asked of the CPU executor alone: flags and their values."""
+    asked = {flag: str(getattr(spec, name)) for name, flag in CPU_ONLY.items()}
+    return {flag: value for flag, value in asked.items() if value != AUTO}
+
+
+def refuse_cpu_only(spec: ReplicaSpec) -> None:
+    """Raise InvalidSetting for the first option that torch cannot follow."""
+    for flag, value in cpu_only(spec).items():
+        raise InvalidSetting(
+            flag,
+            f"{value} is for the CPU executor, but --executor, --dtype, --device or --block-size "
+            "ask for torch; leave one of them out",
+        )
 
 
 def kernels_below(cache_dir: str | None) -> Path:
@@ -81,6 +100,7 @@ def _load_with_torch(launch: Launch, progress: Callable[[LoadProgress], None]) -
 
 def _load_with_numba(launch: Launch, progress: Callable[[LoadProgress], None]) -> Loaded:
     spec = launch.spec
+    features.restrict(isa_of(spec.cpu_isa))
     folder = kernel_cache.prepare(kernels_below(spec.cache_dir))
     if kernel_cache.is_empty(folder):
         progress(LoadProgress(stage="kernels", done=0, total=1))

@@ -10,6 +10,7 @@ import msgspec
 import yaml
 
 from headway.app.options import BY_KEY, BY_VARIABLE, Option, Value
+from headway.compute.cpu.settings import CpuChoices
 from headway.compute.gpu.runner.settings import ExecutorSettings
 from headway.core.base.errors import InvalidSetting
 from headway.core.engine.settings import EngineSettings
@@ -34,6 +35,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     log_json: bool = False
     seed: int | None = None
     executor: ExecutorSettings = ExecutorSettings()
+    cpu: CpuChoices = CpuChoices()
     engine: EngineSettings = EngineSettings()
     gateway: GatewaySettings = GatewaySettings()
     limits: ApiLimits = ApiLimits()
@@ -43,6 +45,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 STRUCTS: Mapping[str, type[msgspec.Struct]] = {
     "": Settings,
     "executor": ExecutorSettings,
+    "cpu": CpuChoices,
     "engine": EngineSettings,
     "gateway": GatewaySettings,
     "limits": ApiLimits,

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from headway.app.replica import kernels_below
 from headway.app.settings import Settings
-from headway.compute.cpu import kernel_cache
+from headway.compute.cpu import features, kernel_cache
+from headway.compute.cpu.settings import isa_of
 from headway.core.base.errors import StartError
 from headway.core.engine.settings import EngineSettings
 from headway.core.messages.health import LoadProgress
@@ -33,6 +34,7 @@ def warm_up(settings: Settings) -> int:
     began = time.monotonic()
     cache = Path(settings.cache_dir) if settings.cache_dir else None
     model_file = open_model(settings.model or fetch_builtin(console, cache))
+    features.restrict(isa_of(settings.cpu.cpu_isa))
     base = kernels_below(settings.cache_dir)
     folder = kernel_cache.prepare(base)
     if folder.parent != base:
@@ -53,6 +55,8 @@ def warm_up(settings: Settings) -> int:
         card=model_file.card,
         engine=SMALLEST,
         threads=settings.executor.threads,
+        cpu_isa=settings.cpu.cpu_isa,
+        kv_cache_dtype=settings.cpu.kv_cache_dtype,
     )
     try:
         launch = Launch(spec=spec, commands_address="", reports_address="")

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from headway.compute.cpu import executor as executor_module
 from headway.compute.cpu.executor import CpuExecutor
-from headway.compute.cpu.features import Isa, host_features, offers
+from headway.compute.cpu.features import host_features, offers
 from headway.compute.cpu.loading import LoadedModel, load_model
 from headway.compute.cpu.logprobs import Float32s
-from headway.compute.cpu.settings import CpuSettings
+from headway.compute.cpu.settings import CpuSettings, Isa
 from headway.core.base.model_card import RopeScaling
 from headway.core.engine.settings import ResolvedEngine
 from headway.core.messages.path import TokenLogprob
@@ -23,24 +24,30 @@ from tests.fakes import engine_settings
 from tests.parity.cards import read_card
 
 BLOCK_SIZE = 16
-BFLOAT16_NAN = 0x7FC0
+NAN_BYTE = 0xFF  # all of them are NaN as bfloat16 and as a scale
 ISAS = [isa for isa in Isa if offers(isa, host_features())]
 
 
 def load(
-    path: Path, *, scaling: RopeScaling | None = None, threads: int = 1, isa: Isa | None = None
+    path: Path,
+    *,
+    scaling: RopeScaling | None = None,
+    threads: int = 1,
+    isa: Isa | None = None,
+    kv_cache_dtype: str = "auto",
 ) -> LoadedModel:
     """A file whose card the tests read themselves."""
     card = read_card(path, scaling)
-    return load_model(card, CpuSettings(threads=threads), lambda done, total: None, isa=isa)
+    settings = CpuSettings(threads=threads, kv_cache_dtype=kv_cache_dtype)
+    return load_model(card, settings, lambda done, total: None, isa=isa)
 
 
 def make_executor(model: LoadedModel, engine: ResolvedEngine, grid: "array[int]") -> CpuExecutor:
     """One line of the grid a sequence; a slot that is read before it is written shows."""
     width = len(grid) // engine.max_num_seqs
     executor = CpuExecutor(model, engine, memoryview(grid), width)
-    executor.pool.keys.fill(BFLOAT16_NAN)
-    executor.pool.values.fill(BFLOAT16_NAN)
+    for data in (executor.pool.keys, executor.pool.values):
+        data.view(np.uint8).fill(NAN_BYTE)
     return executor
 
 

@@ -12,9 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.compute.cpu.features import Isa
 from headway.compute.cpu.loading import LoadedModel, load_model
-from headway.compute.cpu.settings import CpuSettings
+from headway.compute.cpu.settings import CpuSettings, Isa
 from headway.compute.gpu.runner.loading import LoadedModel as TorchModel
 from headway.compute.gpu.runner.loading import load_model as load_torch_model
 from headway.compute.gpu.runner.settings import ExecutorSettings

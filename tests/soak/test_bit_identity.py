@@ -103,9 +103,12 @@ def serve(model: LoadedModel, file: ModelFile, mix: Mix, requests: list[EngineRe
 
 @pytest.mark.soak
 @pytest.mark.spec("M1")
-@pytest.mark.parametrize("threads", [1, 2])
-def test_answers_are_bit_identical_alone_and_in_any_mix(smollm2: ModelFile, threads: int) -> None:
-    model = load_model(smollm2.card, CpuSettings(threads=threads), lambda _done, _all: None)
+@pytest.mark.parametrize(("threads", "kv"), [(1, "bfloat16"), (2, "bfloat16"), (2, "int8")])
+def test_answers_are_bit_identical_alone_and_in_any_mix(
+    smollm2: ModelFile, threads: int, kv: str
+) -> None:
+    settings = CpuSettings(threads=threads, kv_cache_dtype=kv)
+    model = load_model(smollm2.card, settings, lambda _done, _all: None)
     requests = crowd()
     alone = {}
     for index, each in enumerate(requests):

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from headway.compute.cpu.attention_chunk import (
     GROUPS,
+    LOG2_E,
     SCORE_BYTES,
     copy_floats,
     find_groups,
@@ -21,8 +22,10 @@ from headway.compute.cpu.attention_chunk import (
     fold,
     pack_queries,
     score_chunk,
+    visible,
     weigh_chunk,
 )
+from headway.compute.cpu.attention_int8 import expand_keys, expand_values
 from headway.compute.cpu.attention_plan import (
     CHUNK,
     COUNT,
@@ -36,8 +39,22 @@ from headway.compute.cpu.attention_plan import (
     TILE_QUERIES,
 )
 from headway.compute.cpu.jit import kernel
-from headway.compute.cpu.kvpool import Bits, Floats, from_bits
+from headway.compute.cpu.kvpool import (
+    Floats,
+    Stored,
+    from_bits,
+    head_dim_of,
+    key_numbers,
+    to_bits,
+    value_numbers,
+)
 from headway.compute.cpu.vector import address_of, read, write
+
+
+@kernel
+def first_chunk(position: int, window: int) -> int:
+    """The first chunk that a query sees."""
+    return max(0, position - window + 1) // CHUNK if window > 0 else 0
 
 
 @kernel
@@ -56,29 +73,37 @@ def attend(
     num_heads: int,
     first_unit: int,
     end_unit: int,
+    window: int = 0,
 ) -> None:
     """Do units first_unit .. end_unit - 1 of a plan for one layer.
 
     units, tokens, positions, partial_base  of the AttentionPlan
     block_table  [R, width] int32
-    keys         [blocks, kv heads, head_dim, block_size] uint16, bfloat16 bits
-    values       [blocks, kv heads, block_size, head_dim] uint16
+    keys         [blocks, kv heads, head_dim / 2, block_size, 2] uint16, bfloat16 bits, or int8
+    values       [blocks, kv heads, block_size / 2, head_dim, 2] as keys; see KvShape for int8
     queries      [T, >= num_heads * head_dim] float32, query heads first (the fused QKV output)
     out          [T, num_heads * head_dim] float32; rows of split tokens are left to `merge`
     partials     [plan.partial_floats] float32, shared by all threads
     scratch      [scratch_floats(...)] float32 of this thread, starting at a cache line
 
+    window       0, or how many positions a query sees, its own the last; chunks before it
+                 are neither read nor counted
+
     head_dim and block_size are multiples of 32 and of 16. Scale is 1 / sqrt(head_dim).
     """
-    num_kv_heads, head_dim = keys.shape[1], keys.shape[2]
+    num_kv_heads, head_dim, block_size = keys.shape[1], out.shape[1] // num_heads, keys.shape[3]
+    is_expanded = keys.itemsize == 1
+    key_step, value_step = 2 * keys.itemsize, values.shape[3] * values.itemsize
+    key_stride = 64 if is_expanded else 2 * keys.itemsize * block_size
     group = num_heads // num_kv_heads
     max_rows = max(TILE_QUERIES, (group + 15) // 16 * 16)
     query = address_of(scratch)
-    scores = query + 4 * max_rows * head_dim
+    scores = query + 2 * max_rows * head_dim
     sums = scores + max_rows * SCORE_BYTES
     state = sums + 4 * max_rows * head_dim
     stats = state + 4 * max_rows * head_dim  # of each row: top and total, of chunk and of state
-    key_groups = stats + 4 * 4 * max_rows
+    expanded = stats + 4 * 4 * max_rows
+    key_groups = expanded + 2 * CHUNK * head_dim
     value_groups = key_groups + 8 * GROUPS
     fetch = value_groups + 8 * GROUPS
     stride = 4 * (head_dim + PARTIAL_EXTRA)
@@ -88,17 +113,23 @@ def attend(
         rows = count * group
         last_position = positions[tokens[first + count - 1]]
         pack_queries(queries, tokens[first : first + count], kv_head, group, head_dim, query)
-        for chunk in range(units[u, FIRST_CHUNK], units[u, END_CHUNK]):
+        begin = max(units[u, FIRST_CHUNK], first_chunk(positions[tokens[first]], window))
+        for chunk in range(begin, units[u, END_CHUNK]):
             start = chunk * CHUNK
             table, kv, last = block_table[units[u, ROW]], kv_head, last_position
-            find_groups(table, start, last, kv, keys, head_dim, 1, key_groups)
-            find_groups(table, start, last, kv, values, head_dim, head_dim, value_groups)
+            find_groups(table, start, last, kv, keys, block_size, key_step, key_groups)
+            find_groups(table, start, last, kv, values, block_size, value_step, value_groups)
             following = start + CHUNK  # whose K is fetched while V is worked on
             if chunk + 1 == units[u, END_CHUNK] and u + 1 < end_unit:
                 table, kv = block_table[units[u + 1, ROW]], units[u + 1, KV_HEAD]
                 following = units[u + 1, FIRST_CHUNK] * CHUNK
                 last = positions[tokens[units[u + 1, FIRST] + units[u + 1, COUNT] - 1]]
-            find_groups(table, following, last, kv, keys, head_dim, head_dim, fetch)
+            find_groups(table, following, last, kv, keys, block_size, key_step, fetch)
+            soon = value_groups
+            if is_expanded:
+                groups = min(GROUPS, (last_position - start) // 16 + 1)
+                expand_keys(start, groups, key_groups, head_dim, block_size, value_groups, expanded)
+                soon = key_groups
             score_chunk(
                 rows,
                 group,
@@ -106,13 +137,18 @@ def attend(
                 positions,
                 first,
                 start,
+                window,
                 query,
                 head_dim,
                 key_groups,
-                2 * keys.shape[3],
-                value_groups,
+                key_stride,
+                soon,
                 scores,
             )
+            soon = fetch
+            if is_expanded:
+                expand_values(groups, value_groups, head_dim, fetch, 2 * block_size, expanded)
+                soon = value_groups
             weigh_chunk(
                 rows,
                 group,
@@ -120,16 +156,18 @@ def attend(
                 positions,
                 first,
                 start,
+                window,
                 scores,
                 stats,
                 value_groups,
-                fetch,
+                soon,
                 head_dim,
                 sums,
             )
             for r in range(rows):
                 token = tokens[first + r // group]
-                if positions[token] < start:
+                low, limit = visible(positions[token], start, window)
+                if limit <= low:
                     continue
                 top, total = read(stats + 16 * r), read(stats + 16 * r + 4)
                 source = sums + 4 * r * head_dim
@@ -148,7 +186,7 @@ def attend(
                         state + 4 * r * head_dim,
                         stats + 16 * r + 8,
                         head_dim,
-                        chunk == 0,
+                        chunk == first_chunk(positions[token], window),
                     )
         if not split:
             for r in range(rows):
@@ -169,6 +207,7 @@ def merge(
     num_kv_heads: int,
     first_item: int,
     end_item: int,
+    window: int = 0,
 ) -> None:
     """Fold the chunks of split tokens in ascending order; arguments as in `attend`."""
     group = num_heads // num_kv_heads
@@ -180,40 +219,71 @@ def merge(
         token = split_tokens[item // num_kv_heads]
         kv_head = item % num_kv_heads
         chunks = positions[token] // CHUNK + 1
+        begin = first_chunk(positions[token], window)
         base = address_of(partials) + 4 * partial_base[token] + kv_head * chunks * group * stride
         for g in range(group):
-            for chunk in range(chunks):
+            for chunk in range(begin, chunks):
                 source = base + (chunk * group + g) * stride
                 top, total = read(source + 4 * head_dim), read(source + 4 * head_dim + 4)
-                fold(source, top, total, state, stats, head_dim, chunk == 0)
+                fold(source, top, total, state, stats, head_dim, chunk == begin)
             column = (kv_head * group + g) * head_dim
             target = address_of(out) + 4 * (token * out.shape[1] + column)
             finish(state, read(stats + 4), target, head_dim)
 
 
+LEAST_TOP = -1e30  # of a chunk in which nothing is seen
+
+
 def attention_reference(
-    queries: Floats, keys: Bits, values: Bits, block_table: Any, starts: Any, num_tokens: Any
+    queries: Floats,
+    keys: Stored,
+    values: Stored,
+    block_table: Any,
+    starts: Any,
+    num_tokens: Any,
+    *,
+    rounded: bool = True,
+    window: int = 0,
 ) -> npt.NDArray[np.float64]:
     """The same in float64, row by row; clear, not fast.
 
+    Query and weights are rounded as the kernel does it, if `rounded`; weights are rounded
+    within a chunk, relative to its maximum.
     queries      [T, num_heads * head_dim] without the K and V columns
     keys, values, block_table, starts, num_tokens  as in `attend` and the plan
     returns      [T, num_heads * head_dim]
     """
-    num_kv_heads, head_dim, block_size = keys.shape[1:]
-    heads = queries.reshape(len(queries), num_kv_heads, -1, head_dim).astype(np.float64)
+    num_kv_heads, block_size = keys.shape[1], keys.shape[3]
+    head_dim = head_dim_of(values)
+    scaled = queries * np.float32(LOG2_E / np.sqrt(head_dim))
+    to_pairs = _as_bfloat16 if rounded else _as_it_is
+    heads = to_pairs(scaled).astype(np.float64).reshape(len(queries), num_kv_heads, -1, head_dim)
     out = np.empty_like(heads)
     token = 0
     for row, (start, count) in enumerate(zip(starts, num_tokens, strict=True)):
+        blocks = block_table[row, : -(-(start + count) // block_size)]
+        k, v = (
+            data.astype(np.float64).swapaxes(0, 1).reshape(num_kv_heads, -1, head_dim)
+            for data in (key_numbers(keys[blocks]), value_numbers(values[blocks]))
+        )
         for position in range(start, start + count):
             length = position + 1
-            blocks = block_table[row, : -(-length // block_size)]
-            k = from_bits(keys[blocks]).astype(np.float64).transpose(1, 2, 0, 3)
-            k = k.reshape(num_kv_heads, head_dim, -1)[..., :length]
-            v = from_bits(values[blocks]).astype(np.float64).transpose(1, 0, 2, 3)
-            v = v.reshape(num_kv_heads, -1, head_dim)[:, :length]
-            scores = heads[token] @ k / np.sqrt(head_dim)
-            weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-            out[token] = weights / weights.sum(axis=-1, keepdims=True) @ v
+            scores = heads[token] @ k[:, :length].swapaxes(1, 2)
+            if window:
+                scores[..., : max(0, length - window)] = -np.inf
+            first = np.arange(0, length, CHUNK)
+            highest = np.maximum.reduceat(scores, first, axis=-1)
+            top = np.repeat(np.maximum(highest, LEAST_TOP), CHUNK, axis=-1)[..., :length]
+            weights = to_pairs(np.exp2(scores - top))
+            weights = weights * np.exp2(top - scores.max(axis=-1, keepdims=True))
+            out[token] = weights / weights.sum(axis=-1, keepdims=True) @ v[:, :length]
             token += 1
     return out.reshape(len(queries), -1)
+
+
+def _as_bfloat16(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return from_bits(to_bits(numbers))
+
+
+def _as_it_is(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return numbers

@@ -1,14 +1,15 @@
 """One chunk of positions in attention: scores, softmax, weighted V, and folding chunks together.
 
-Arguments that end up in memory are byte addresses of float32, described where they are made
-(`attend`). `tokens`, `positions` and `first` say which position each query row stands at:
-row r belongs to token tokens[first + r // group], and rows ascend in position.
+Arguments that end up in memory are byte addresses, described where they are made (`attend`).
+`tokens`, `positions` and `first` say which position each query row stands at: row r belongs
+to token tokens[first + r // group], and rows ascend in position.
 """
 
 from typing import Any
 
 import numpy as np
 
+from headway.compute.cpu.attention_pairs import add_single, exp2, scatter_pairs, soften_pair
 from headway.compute.cpu.attention_plan import CHUNK, SCORE_FLOATS
 from headway.compute.cpu.attention_tiles import (
     TILE_ROWS,
@@ -20,9 +21,8 @@ from headway.compute.cpu.attention_tiles import (
 )
 from headway.compute.cpu.jit import kernel
 from headway.compute.cpu.vector import (
-    add,
     address_of,
-    exp,
+    drop_first,
     first_lane,
     fma,
     keep_first,
@@ -31,9 +31,9 @@ from headway.compute.cpu.vector import (
     maximum,
     multiply,
     read,
+    read_address,
     splat,
     store,
-    subtract,
     sum_lanes,
     write,
     write_address,
@@ -42,6 +42,7 @@ from headway.compute.cpu.vector import (
 GROUPS = CHUNK // 16
 SCORE_BYTES = 4 * SCORE_FLOATS
 VALUE_COLUMNS = 16 * TILE_VECTORS
+LOG2_E = 1.4426950408889634
 MINUS_INFINITY = np.float32(-np.inf)
 
 
@@ -56,17 +57,22 @@ def row_block(block: int, rows: int) -> tuple[int, int]:
 def pack_queries(
     queries: Any, tokens: Any, kv_head: int, group: int, head_dim: int, packed: int
 ) -> None:
-    """Scaled queries, block after block of rows as float32 [head_dim, rows of the block]."""
-    scale = np.float32(1.0 / np.sqrt(head_dim))
+    """Queries in units of log2(e) / sqrt(head_dim), rounded to bfloat16.
+
+    Block after block of rows, as pairs [head_dim / 2, rows of the block].
+    """
+    scale = np.float32(LOG2_E / np.sqrt(head_dim))
     rows = len(tokens) * group
     for block in range((rows + TILE_ROWS - 1) // TILE_ROWS):
         begin, end = row_block(block, rows)
         for r in range(begin, end):
             column = (kv_head * group + r % group) * head_dim
-            token = tokens[r // group]
-            target = packed + 4 * (begin * head_dim + r - begin)
-            for d in range(head_dim):
-                write(target + 4 * d * (end - begin), queries[token, column + d] * scale)
+            token = np.intp(tokens[r // group])
+            target = packed + 2 * begin * head_dim + 4 * (r - begin)
+            source = address_of(queries) + 4 * (token * queries.shape[1] + column)
+            step = 4 * (end - begin)
+            for d in range(0, head_dim, 32):
+                scatter_pairs(source + 4 * d, scale, target + d // 2 * step, step)
 
 
 @kernel
@@ -76,23 +82,37 @@ def find_groups(
     last: int,
     kv_head: int,
     data: Any,
-    head_dim: int,
+    block_size: int,
     step: int,
     out: int,
 ) -> None:
     """Addresses of a chunk's groups of 16 positions; past position `last`, its own again.
 
     data  K or V of one layer, in which only the blocks may lie apart; step is the distance
-          from one position to the next, in values
+          from one position to the next, in bytes
     """
-    block_size = data.shape[2] * data.shape[3] // head_dim
-    base = address_of(data) + 2 * kv_head * head_dim * block_size
+    base = address_of(data) + kv_head * data.strides[1]
+    position, last = min(start, last // 16 * 16), last // 16 * 16
+    block, offset = position // block_size, position % block_size
     for i in range(GROUPS):
-        position = min(start + 16 * i, last // 16 * 16)
-        block = np.intp(table[position // block_size])
-        write_address(
-            out + 8 * i, base + block * data.strides[0] + 2 * (position % block_size * step)
-        )
+        place = base + np.intp(table[block]) * data.strides[0]
+        write_address(out + 8 * i, place + offset * step)
+        if position < last:
+            position += 16
+            offset += 16
+            if offset == block_size:
+                block += 1
+                offset = 0
+
+
+@kernel
+def visible(position: int, start: int, window: int) -> tuple[int, int]:
+    """Which positions of a chunk a query sees: low .. limit - 1, none where limit <= low.
+
+    window  0, or how many positions a query sees, its own the last
+    """
+    low = max(0, position - window + 1 - start) if window > 0 else 0
+    return low, min(CHUNK, position - start + 1)
 
 
 @kernel
@@ -103,6 +123,7 @@ def score_chunk(
     positions: Any,
     first: int,
     start: int,
+    window: int,
     query: int,
     head_dim: int,
     key_groups: int,
@@ -115,15 +136,18 @@ def score_chunk(
     for i in range(0, GROUPS, TILE_VECTORS):
         for block in range(blocks):
             begin, end = row_block(block, rows)
+            low, _ = visible(positions[tokens[first + begin // group]], start, window)
             last = positions[tokens[first + (end - 1) // group]] - start
             needed = min(GROUPS, last // 16 + 1) - i
-            base = query + 4 * begin * head_dim
+            base = query + 2 * begin * head_dim
             out = scores + begin * SCORE_BYTES + 64 * i
-            if needed >= 3:
+            if low >= 16 * (i + TILE_VECTORS):
+                continue
+            if needed >= TILE_VECTORS - 1:
                 keys, soon = key_groups + 8 * i, value_groups + 8 * i
                 scores_wide(end - begin, base, head_dim, keys, key_stride, soon, out)
             else:
-                for j in range(max(0, needed)):
+                for j in range(needed):
                     keys, soon = key_groups + 8 * (i + j), value_groups + 8 * (i + j)
                     place = out + 64 * j
                     scores_single(end - begin, base, head_dim, keys, key_stride, soon, place)
@@ -137,6 +161,7 @@ def weigh_chunk(
     positions: Any,
     first: int,
     start: int,
+    window: int,
     scores: int,
     stats: int,
     value_groups: int,
@@ -144,57 +169,77 @@ def weigh_chunk(
     head_dim: int,
     sums: int,
 ) -> None:
-    """Softmax of each row's scores within the chunk, and the sum of V under those weights."""
+    """Softmax of each row's scores within the chunk, and the sum of V under those weights.
+
+    Each row adds its pairs of positions in ascending order. Those that a whole block of rows
+    sees are added together, those before and behind row by row.
+    """
     for i in range(0, rows * head_dim, 16):
         store(sums + 4 * i, splat(np.float32(0.0)))
     for r in range(rows):
-        limit = min(CHUNK, positions[tokens[first + r // group]] - start + 1)
-        if limit > 0:
-            top, total = soften(scores + r * SCORE_BYTES, limit)
+        low, limit = visible(positions[tokens[first + r // group]], start, window)
+        if limit > low:
+            top, total = soften(scores + r * SCORE_BYTES, low, limit)
             write(stats + 16 * r, top)
             write(stats + 16 * r + 4, total)
     for block in range((rows + TILE_ROWS - 1) // TILE_ROWS):
         begin, end = row_block(block, rows)
-        common = max(0, min(CHUNK, positions[tokens[first + begin // group]] - start + 1))
+        last_low, _ = visible(positions[tokens[first + (end - 1) // group]], start, window)
+        _, first_limit = visible(positions[tokens[first + begin // group]], start, window)
+        common, common_end = last_low // 2, max(last_low // 2, first_limit // 2)
+        for r in range(begin, end):
+            low, limit = visible(positions[tokens[first + r // group]], start, window)
+            weights, out = scores + r * SCORE_BYTES, sums + 4 * r * head_dim
+            before = min(common, limit // 2)
+            weigh_rows(1, weights, low // 2, before, value_groups, fetch, head_dim, out)
         weigh_rows(
             end - begin,
             scores + begin * SCORE_BYTES,
-            0,
             common,
+            common_end,
             value_groups,
             fetch,
             head_dim,
             sums + 4 * begin * head_dim,
         )
         for r in range(begin, end):
-            limit = min(CHUNK, positions[tokens[first + r // group]] - start + 1)
-            weigh_rows(
-                1,
-                scores + r * SCORE_BYTES,
-                common,
-                limit,
-                value_groups,
-                fetch,
-                head_dim,
-                sums + 4 * r * head_dim,
-            )
+            low, limit = visible(positions[tokens[first + r // group]], start, window)
+            weights, out = scores + r * SCORE_BYTES, sums + 4 * r * head_dim
+            weigh_rows(1, weights, common_end, limit // 2, value_groups, fetch, head_dim, out)
+            if limit > low and limit % 2:
+                weigh_last(weights, limit - 1, value_groups, head_dim, out)
 
 
 @kernel
-def soften(scores: int, limit: int) -> tuple[float, float]:
-    """Turn the first `limit` scores into exp(score - top); returns top and their sum."""
-    groups = (limit + 15) // 16
-    best = splat(MINUS_INFINITY)
-    for i in range(groups):
-        value = keep_first(load(scores + 64 * i), limit - 16 * i, MINUS_INFINITY)
-        store(scores + 64 * i, value)
-        best = maximum(best, value)
-    top = max_lanes(best)
+def weigh_last(weights: int, position: int, value_groups: int, head_dim: int, out: int) -> None:
+    """Add the weighted V of one position; of its pair the later one is not looked at."""
+    pairs = read_address(value_groups + position // 16 * 8) + position % 16 * 2 * head_dim
+    for d in range(0, head_dim, 16):
+        add_single(weights + 2 * position, pairs + 4 * d, out + 4 * d)
+
+
+@kernel
+def soften(scores: int, low: int, limit: int) -> tuple[float, float]:
+    """Turn float32 scores low .. limit - 1 into bfloat16 weights 2**(score - top), in place.
+
+    Weights from the multiple of 32 before `low` to the one behind `limit` become zero.
+    Returns top, and the sum of the weights as they were rounded.
+    """
+    begin, end = low // 32 * 2, (limit + 31) // 32 * 2
+    for i in range(begin, (low + 15) // 16):
+        kept = drop_first(load(scores + 64 * i), low - 16 * i, MINUS_INFINITY)
+        store(scores + 64 * i, kept)
+    for i in range(limit // 16, end):
+        kept = keep_first(load(scores + 64 * i), limit - 16 * i, MINUS_INFINITY)
+        store(scores + 64 * i, kept)
+    even, odd = load(scores + 64 * begin), load(scores + 64 * begin + 64)
+    for i in range(begin + 2, end, 2):
+        even = maximum(even, load(scores + 64 * i))
+        odd = maximum(odd, load(scores + 64 * i + 64))
+    top = max_lanes(maximum(even, odd))
     total = splat(np.float32(0.0))
-    for i in range(groups):
-        value = exp(subtract(load(scores + 64 * i), splat(top)))
-        store(scores + 64 * i, value)
-        total = add(total, value)
+    for i in range(begin, end, 2):
+        total = soften_pair(scores + 64 * i, scores + 32 * i, top, total)
     return top, sum_lanes(total)
 
 
@@ -209,7 +254,7 @@ def weigh_rows(
     head_dim: int,
     out: int,
 ) -> None:
-    """Add the weighted V of positions first .. end - 1 of the chunk to some rows of `out`."""
+    """Add the weighted V of pairs first .. end - 1 of the chunk to some rows of `out`."""
     if end <= first:
         return
     column = 0
@@ -223,8 +268,8 @@ def weigh_rows(
                 end,
                 value_groups,
                 fetch,
-                2 * column,
-                2 * head_dim,
+                4 * column,
+                4 * head_dim,
                 target,
                 4 * head_dim,
             )
@@ -237,8 +282,8 @@ def weigh_rows(
                 end,
                 value_groups,
                 fetch,
-                2 * column,
-                2 * head_dim,
+                4 * column,
+                4 * head_dim,
                 target,
                 4 * head_dim,
             )
@@ -257,8 +302,8 @@ def fold(
         return
     old = read(stats)
     best = top if top > old else old
-    keep = first_lane(exp(splat(old - best)))
-    take = first_lane(exp(splat(top - best)))
+    keep = first_lane(exp2(splat(old - best)))
+    take = first_lane(exp2(splat(top - best)))
     for d in range(0, head_dim, 16):
         fresh = multiply(load(sums + 4 * d), splat(take))
         store(state + 4 * d, fma(load(state + 4 * d), splat(keep), fresh))

@@ -51,7 +51,8 @@ class AttentionPlan:
 def scratch_floats(num_heads: int, num_kv_heads: int, head_dim: int) -> int:
     """Floats of scratch that one thread needs in `attend`; a multiple of 16."""
     rows = scratch_rows(num_heads // num_kv_heads)
-    return rows * (3 * head_dim + SCORE_FLOATS + 4) + 3 * 2 * (CHUNK // 16)
+    expanded = CHUNK * head_dim // 2  # K or V of a chunk as bfloat16
+    return rows * (3 * head_dim + SCORE_FLOATS + 4) + expanded + 3 * 2 * (CHUNK // 16)
 
 
 def scratch_rows(group: int) -> int:
@@ -80,7 +81,7 @@ def plan_attention(
     begin = np.zeros(len(starts), dtype=np.int64)  # the row's first chunk of its own
     for chunk, rows in shared:
         begin[rows] = chunk + 1
-    tokens, shared_tiles = list_tokens(shared, num_tokens, tile)
+    tokens, shared_tiles = list_tokens(shared, starts, num_tokens, tile)
     tiles = cut_rows(starts, num_tokens, begin, shared_tiles, tile)
     units, cost = cut_tiles(tiles, group, shape.num_kv_heads, threads)
     positions = np.empty(num_tokens.sum(), dtype=np.int32)
@@ -127,9 +128,9 @@ def shared_chunks(
 
 
 def list_tokens(
-    shared: list[tuple[int, list[int]]], num_tokens: Ints, tile: int
+    shared: list[tuple[int, list[int]]], starts: Ints, num_tokens: Ints, tile: int
 ) -> tuple[Int32s, Ints]:
-    """The plan's `tokens`: all in order, then those of each shared chunk.
+    """The plan's `tokens`: all in order, then those of each shared chunk by their positions.
 
     returns  also [S, 4]: tiles of the shared chunks, as (first, size, row, chunk)
     """
@@ -137,11 +138,12 @@ def list_tokens(
     if not shared:
         return ordered, np.empty((0, 4), dtype=np.int64)
     offsets = (np.cumsum(num_tokens) - num_tokens).tolist()
-    counts = num_tokens.tolist()
+    counts, begins = num_tokens.tolist(), starts.tolist()
     listed: list[int] = []
     tiles: list[tuple[int, int, int, int]] = []
     for chunk, rows in shared:
-        tokens = [offsets[row] + i for row in rows for i in range(counts[row])]
+        placed = [(begins[row] + i, offsets[row] + i) for row in rows for i in range(counts[row])]
+        tokens = [token for _, token in sorted(placed)]
         for i in range(0, len(tokens), tile):
             first = len(ordered) + len(listed) + i
             tiles.append((first, min(tile, len(tokens) - i), rows[0], chunk))

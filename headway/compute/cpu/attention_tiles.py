@@ -1,9 +1,10 @@
 """The two inner loops of attention: query times K, and weights times V.
 
 Both work on up to TILE_ROWS query rows at once, so that every K or V vector that is read is
-used for all of them. Each output element is one chain of fused multiply-adds in ascending
-order (of head_dim, of positions), whatever the shape of the tile: a row's bits do not depend
-on its neighbours. How a tile is cut to fit the machine's registers is decided here only.
+used for all of them. Numbers come in pairs of bfloat16, and each output element is one chain
+of their products (attention_pairs.py) in ascending order (of head_dim, of positions),
+whatever the shape of the tile: a row's bits do not depend on its neighbours. How a tile is
+cut to fit the machine's registers is decided here only.
 """
 
 from typing import Any
@@ -11,27 +12,25 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
+from headway.compute.cpu.attention_pairs import HAS_WIDE, emit_dot
 from headway.compute.cpu.vector import (
     ADDRESS,
-    FLOAT,
     FLOATS,
     INT8_POINTER,
     INT32,
     INT64,
+    INTS,
     LANES,
-    SHORTS,
     constant,
-    emit_fma,
     emit_load,
     emit_splat,
     emit_store,
-    emit_widen,
     operation,
 )
 
-TILE_ROWS = 6
+TILE_ROWS = 6 if HAS_WIDE else 2
 FETCHING_ROWS = 4  # tiles of so few rows wait for memory, so they ask for it early
-TILE_VECTORS = 4  # vectors of 16 positions (scores) or of 16 outputs (values)
+TILE_VECTORS = 4 if HAS_WIDE else 2  # vectors of 16 positions (scores) or outputs (values)
 SCORE_STRIDE = 4 * (256 + 16)  # bytes from a row's scores to the next row's; not a power of two
 
 
@@ -88,6 +87,12 @@ def _emit_prefetch(builder: Any, address: Any) -> None:
     builder.call(function, [builder.inttoptr(address, INT8_POINTER), read, second, data])
 
 
+@operation(types.void, ADDRESS)
+def prefetch(builder: Any, address: Any) -> None:
+    """Fetch a line into the second cache; any address will do."""
+    _emit_prefetch(builder, address)
+
+
 def _make_scores(vectors: int) -> Any:
     @operation(types.void, types.intp, ADDRESS, types.intp, ADDRESS, types.intp, ADDRESS, ADDRESS)
     def scores(
@@ -102,9 +107,9 @@ def _make_scores(vectors: int) -> Any:
     ) -> None:
         """Dot products of `rows` queries with the positions of some groups of 16.
 
-        query         float32 [head_dim, rows]; head_dim is even
-        key_groups    addresses of the groups' K, bfloat16 [head_dim, 16] with key_stride bytes
-                      from row to row
+        query         pairs of bfloat16 [head_dim / 2, rows]
+        key_groups    addresses of the groups' K, pairs of bfloat16 [head_dim / 2, 16] with
+                      key_stride bytes from one pair of dimensions to the next
         value_groups  addresses of the same groups' V, which is fetched ahead
         out           float32 rows of SCORE_STRIDE bytes, [rows, 16 * groups]
         """
@@ -116,28 +121,20 @@ def _make_scores(vectors: int) -> Any:
             keys = [address(key_groups, j) for j in range(vectors)]
             soon = [address(value_groups, j) for j in range(vectors)]
             loop = _Loop(builder, _number(0), [constant(0.0)] * (count * vectors))
-            first = builder.shl(loop.index, _number(1))
-            shift = builder.mul(first, key_stride)
-            shifts = (shift, builder.add(shift, key_stride))
+            shift = builder.mul(loop.index, key_stride)
             if count <= FETCHING_ROWS:
                 for j in range(vectors):
-                    place = builder.add(soon[j], builder.shl(first, _number(5)))
+                    place = builder.add(soon[j], builder.shl(loop.index, _number(6)))
                     _emit_prefetch(builder, place)
-            new = loop.carried
-            for step in range(2):
-                columns = [
-                    emit_widen(
-                        builder, emit_load(builder, builder.add(key, shifts[step]), SHORTS, 2)
-                    )
-                    for key in keys
-                ]
-                base = builder.add(query, builder.mul(first, _number(4 * count)))
-                old, new = new, []
-                for i in range(count):
-                    place = _at(builder, base, 4 * (step * count + i))
-                    value = emit_splat(builder, emit_load(builder, place, FLOAT, 4))
-                    for j in range(vectors):
-                        new.append(emit_fma(builder, value, columns[j], old[i * vectors + j]))
+            columns = [emit_load(builder, builder.add(key, shift), INTS, 4) for key in keys]
+            base = builder.add(query, builder.mul(loop.index, _number(4 * count)))
+            new = []
+            for i in range(count):
+                value = emit_load(builder, _at(builder, base, 4 * i), INT32, 4)
+                pair = emit_splat(builder, value, INTS)
+                for j in range(vectors):
+                    old = loop.carried[i * vectors + j]
+                    new.append(emit_dot(builder, old, columns[j], pair))
             loop.close(builder.lshr(head_dim, _number(1)), new)
             for i in range(count):
                 for j in range(vectors):
@@ -176,11 +173,12 @@ def _make_values(vectors: int) -> Any:
         out: Any,
         out_stride: Any,
     ) -> None:
-        """Add the weighted V of positions first .. end - 1 (end > first) to `rows` outputs.
+        """Add the weighted V of pairs first .. end - 1 (end > first) to `rows` outputs.
 
-        weights     float32 rows of SCORE_STRIDE bytes
-        groups      addresses of the V of each 16 positions, bfloat16 with value_stride bytes from
-                    position to position; the columns start column_bytes into each
+        weights     bfloat16 in rows of SCORE_STRIDE bytes
+        groups      addresses of the V of each 16 positions, pairs of bfloat16 with value_stride
+                    bytes from one pair of positions to the next; the columns start
+                    column_bytes into each
         fetch       as many addresses, laid out alike, of what is needed next
         out         float32 [rows, 16 * vectors] with out_stride bytes from row to row
         """
@@ -189,29 +187,27 @@ def _make_values(vectors: int) -> Any:
             bases = [builder.add(out, builder.mul(out_stride, _number(i))) for i in range(count)]
             places = [_at(builder, base, 4 * LANES * j) for base in bases for j in range(vectors)]
             loop = _Loop(builder, first, [emit_load(builder, p, FLOATS, 4) for p in places])
-            group = builder.shl(builder.lshr(loop.index, _number(4)), _number(3))
-            row = builder.mul(builder.and_(loop.index, _number(LANES - 1)), value_stride)
+            group = builder.shl(builder.lshr(loop.index, _number(3)), _number(3))
+            row = builder.mul(builder.and_(loop.index, _number(LANES // 2 - 1)), value_stride)
             shift = builder.add(column_bytes, row)
             start = emit_load(builder, builder.add(groups, group), INT64, 8)
             start = builder.add(start, shift)
             if count <= FETCHING_ROWS:
                 ahead = emit_load(builder, builder.add(fetch, group), INT64, 8)
-                for offset in range(0, 2 * LANES * vectors, 64):
+                for offset in range(0, 4 * LANES * vectors, 64):
                     _emit_prefetch(builder, _at(builder, builder.add(ahead, shift), offset))
             columns = [
-                emit_widen(
-                    builder, emit_load(builder, _at(builder, start, 2 * LANES * j), SHORTS, 2)
-                )
+                emit_load(builder, _at(builder, start, 4 * LANES * j), INTS, 4)
                 for j in range(vectors)
             ]
             base = builder.add(weights, builder.shl(loop.index, _number(2)))
             new = []
             for i in range(count):
-                weight = emit_load(builder, _at(builder, base, i * SCORE_STRIDE), FLOAT, 4)
-                value = emit_splat(builder, weight)
+                weight = emit_load(builder, _at(builder, base, i * SCORE_STRIDE), INT32, 4)
+                pair = emit_splat(builder, weight, INTS)
                 for j in range(vectors):
                     old = loop.carried[i * vectors + j]
-                    new.append(emit_fma(builder, value, columns[j], old))
+                    new.append(emit_dot(builder, old, columns[j], pair))
             loop.close(end, new)
             for place, value in zip(places, new, strict=True):
                 emit_store(builder, place, value, 4)

@@ -15,8 +15,8 @@ from numba import types
 from numba.extending import intrinsic
 
 from headway.compute.cpu import linear_avx2, linear_avx512, linear_avxvnni, linear_portable
-from headway.compute.cpu.features import Isa
 from headway.compute.cpu.jit import OPTIONS
+from headway.compute.cpu.settings import Isa
 
 NUM_ARGUMENTS = 12  # of gemm; see linear.py
 SIGNATURE = types.void(*[types.intp] * NUM_ARGUMENTS)

@@ -61,6 +61,7 @@ class CpuExecutor:
                 block_size=engine.block_size,
                 num_kv_heads=card.num_kv_heads,
                 head_dim=card.head_dim,
+                dtype=model.kv_dtype,
             )
         )
         self._team = Team(model.threads)

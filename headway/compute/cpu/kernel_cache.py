@@ -6,7 +6,8 @@ kernels' sources, libraries and CPU has a folder of its own. Nobody else may wri
 what lies there is executed. Nor does Numba notice a damaged file before it fails on it, so
 the checksums of all files stand beside them.
 
-This module imports no kernel, and `prepare` must have run before any is imported.
+This module imports no kernel. `prepare` must have run before any is imported, and after
+`features.restrict`, where that is called.
 """
 
 import atexit
@@ -23,8 +24,9 @@ from hashlib import blake2b
 from pathlib import Path
 
 import llvmlite
-import llvmlite.binding as llvm
 import numba
+
+from headway.compute.cpu import features
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +39,9 @@ PICKLES = {".nbi": 2, ".nbc": 1}  # in Numba's indices and machine code
 def name() -> str:
     """The folder's name: a hash of all that compiled code depends on."""
     state = blake2b(digest_size=12)
-    for part in (numba.__version__, llvmlite.__version__, llvm.get_host_cpu_name()):
+    for part in (numba.__version__, llvmlite.__version__, features.cpu_name()):
         state.update(part.encode() + b"\0")
-    features = sorted(feature for feature, has in llvm.get_host_cpu_features().items() if has)
-    state.update(",".join(features).encode())
+    state.update(",".join(sorted(features.enabled())).encode())
     for path in sorted(SOURCES.glob("*.py")):
         state.update(path.name.encode() + b"\0" + path.read_bytes())
     return state.hexdigest()

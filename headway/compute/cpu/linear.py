@@ -37,9 +37,9 @@ from headway.compute.cpu import (
     linear_plain,
     linear_portable,
 )
-from headway.compute.cpu.features import Isa
 from headway.compute.cpu.pack import Format, PackedLinear
 from headway.compute.cpu.quantize import quantize_rows
+from headway.compute.cpu.settings import Isa
 
 Gemm = Callable[..., None]
 

@@ -5,8 +5,9 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headway.compute.cpu.features import Isa, detect
-from headway.compute.cpu.settings import CpuSettings, check
+from headway.compute.cpu.features import detect
+from headway.compute.cpu.kvpool import bytes_per_value
+from headway.compute.cpu.settings import CpuSettings, Isa, KvDtype, check, kv_dtype_of
 from headway.compute.cpu.weights import WeightReader, Weights
 from headway.core.base.errors import ExecutorUnsuitable
 from headway.core.base.model_card import ModelCard
@@ -24,9 +25,14 @@ class LoadedModel:
     weights: Weights
     isa: Isa
     threads: int
+    kv_dtype: KvDtype
 
-    bytes_per_kv_value = 2  # bfloat16
     dtype_name = "as in the file"
+
+    @property
+    def bytes_per_kv_value(self) -> float:
+        """Of one number with its part of a scale."""
+        return bytes_per_value(self.kv_dtype, self.card.head_dim)
 
     @property
     def weight_bytes(self) -> int:
@@ -36,7 +42,7 @@ class LoadedModel:
     @property
     def description(self) -> str:
         """For people: what computes."""
-        return f"numba cpu {self.isa.value}, bfloat16 KV, {self.threads} threads"
+        return f"numba cpu {self.isa}, {self.kv_dtype} KV, {self.threads} threads"
 
 
 def load_model(
@@ -50,7 +56,7 @@ def load_model(
     """Check the file whole, then read and pack it.
 
     num_positions  the longest context that will be served; None: the model's own
-    isa            instead of the best that this machine offers, for tests
+    isa            instead of the best that kernels may use, for tests of the linear layers
 
     Raises InvalidSetting and ModelFileError, both before memory is taken.
     """
@@ -61,8 +67,11 @@ def load_model(
             f"heads of {card.head_dim} values: the CPU executor takes multiples of "
             f"{HEAD_DIM_STEP}; use --executor torch",
         )
-    found = detect(isa)
+    found, kv_dtype = detect(isa), kv_dtype_of(settings.kv_cache_dtype)
     threads = settings.threads or len(os.sched_getaffinity(0))
-    log.info("cpu_kernels", extra={"isa": found.value, "threads": threads})
+    log.info(
+        "cpu_kernels",
+        extra={"isa": str(found), "threads": threads, "kv_cache_dtype": str(kv_dtype)},
+    )
     weights = WeightReader(card).read(num_positions or card.context_length, progress)
-    return LoadedModel(card=card, weights=weights, isa=found, threads=threads)
+    return LoadedModel(card=card, weights=weights, isa=found, threads=threads, kv_dtype=kv_dtype)

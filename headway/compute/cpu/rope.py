@@ -5,8 +5,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headway.compute.cpu.attention_int8 import HIGHEST, LEAST, store_head
+from headway.compute.cpu.attention_pairs import scatter_halves, scatter_pairs
 from headway.compute.cpu.jit import kernel
-from headway.compute.cpu.kvpool import Bits, Floats, to_bits
+from headway.compute.cpu.kvpool import SCALE_BYTES, Floats, Stored, to_bits
 from headway.compute.cpu.vector import (
     address_of,
     fma,
@@ -15,7 +17,6 @@ from headway.compute.cpu.vector import (
     splat,
     store_first,
     subtract,
-    to_bfloat16,
 )
 
 
@@ -47,12 +48,14 @@ def rotate_and_store(
     slots           [T] int32 or int64: block * block_size + offset
     cosines, sines  [positions, F] float32; values i and i + F of a head turn together, and
                     what lies behind 2 F <= head_dim is left as it is
-    keys            [blocks, kv heads, head_dim, block_size] uint16, bfloat16 bits
-    values          [blocks, kv heads, block_size, head_dim] uint16
+    keys            [blocks, kv heads, head_dim / 2, block_size, 2] uint16, bfloat16 bits, or int8;
+                    only its blocks may lie apart
+    values          [blocks, kv heads, block_size / 2, head_dim, 2] as keys; see KvShape for int8
 
     The caller sees to it that no two tokens have one slot.
     """
-    num_kv_heads, head_dim, block_size = keys.shape[1], keys.shape[2], keys.shape[3]
+    num_kv_heads, block_size = keys.shape[1], keys.shape[3]
+    head_dim = values.shape[3] - (SCALE_BYTES if values.itemsize == 1 else 0)
     pairs = cosines.shape[1]
     for token in range(first_token, end_token):
         cosine = address_of(cosines) + 4 * pairs * positions[token]
@@ -62,12 +65,43 @@ def rotate_and_store(
             rotate(row + 4 * head * head_dim, cosine, sine, pairs)
         block, offset = slots[token] // block_size, slots[token] % block_size
         for head in range(num_kv_heads):
-            key_column = (num_heads + head) * head_dim
-            value_column = key_column + num_kv_heads * head_dim
-            for d in range(head_dim):
-                keys[block, head, d, offset] = to_bfloat16(qkv[token, key_column + d])
-            for d in range(head_dim):
-                values[block, head, offset, d] = to_bfloat16(qkv[token, value_column + d])
+            key = row + 4 * (num_heads + head) * head_dim
+            value = key + 4 * num_kv_heads * head_dim
+            if keys.itemsize == 1:
+                store_in_8_bits(key, value, keys, values, block, head, offset, head_dim)
+            else:
+                store_in_16_bits(key, value, keys, values, block, head, offset, head_dim)
+
+
+@kernel
+def store_in_16_bits(
+    key: int, value: int, keys: Any, values: Any, block: int, head: int, offset: int, head_dim: int
+) -> None:
+    """One head of one token as bfloat16; key and value are addresses of float32."""
+    block_size = keys.shape[3]
+    target = address_of(keys) + block * keys.strides[0] + head * keys.strides[1] + 4 * offset
+    step = 4 * block_size
+    for d in range(0, head_dim, 32):
+        scatter_pairs(key + 4 * d, np.float32(1.0), target + d // 2 * step, step)
+    target = address_of(values) + block * values.strides[0] + head * values.strides[1]
+    target += 4 * (offset // 2) * head_dim + 2 * (offset % 2)
+    for d in range(0, head_dim, 32):
+        scatter_halves(value + 4 * d, target + 4 * d)
+
+
+@kernel
+def store_in_8_bits(
+    key: int, value: int, keys: Any, values: Any, block: int, head: int, offset: int, head_dim: int
+) -> None:
+    """The same with numbers of 8 bits and their scales."""
+    block_size = keys.shape[3]
+    target = address_of(keys) + block * keys.strides[0] + head * keys.strides[1]
+    scale = target + head_dim * block_size + SCALE_BYTES * offset
+    store_head(key, head_dim, target + 2 * offset, 2 * block_size, 1, scale)
+    target = address_of(values) + block * values.strides[0] + head * values.strides[1]
+    target += offset // 2 * 2 * (head_dim + SCALE_BYTES)
+    scale = target + 2 * head_dim + SCALE_BYTES * (offset % 2)
+    store_head(value, head_dim, target + offset % 2, 4, 2, scale)
 
 
 @kernel
@@ -95,9 +129,35 @@ def rotate_reference(x: Floats, cosines: Floats, sines: Floats) -> npt.NDArray[n
 
 
 def store_reference(
-    k: Floats, v: Floats, slots: npt.NDArray[Any], keys: Bits, values: Bits
+    k: Floats, v: Floats, slots: npt.NDArray[Any], keys: Stored, values: Stored
 ) -> None:
     """Put k and v [T, kv heads, head_dim] into the slots of one layer's keys and values."""
     blocks, offsets = np.divmod(slots, keys.shape[3])
-    keys[blocks, :, :, offsets] = to_bits(k)
-    values[blocks, :, offsets] = to_bits(v)
+    if keys.dtype == np.int8:
+        numbers, scales = _to_8_bits(k)
+        behind = scales.view(np.int8).reshape(*k.shape[:2], SCALE_BYTES)
+        head_dim, block_size = k.shape[-1], keys.shape[3]
+        pairs = numbers.reshape(*k.shape[:2], head_dim // 2, 2)
+        keys[blocks, :, : head_dim // 2, offsets] = pairs
+        flat = keys.reshape(*keys.shape[:2], -1)
+        for i in range(SCALE_BYTES):
+            flat[blocks, :, head_dim * block_size + SCALE_BYTES * offsets + i] = behind[..., i]
+        numbers, scales = _to_8_bits(v)
+        behind = scales.view(np.int8).reshape(*v.shape[:2], SCALE_BYTES)
+        values[blocks, :, offsets // 2, :head_dim, offsets % 2] = numbers
+        lines = values.reshape(*values.shape[:3], -1)
+        for i in range(SCALE_BYTES):
+            column = 2 * head_dim + SCALE_BYTES * (offsets % 2) + i
+            lines[blocks, :, offsets // 2, column] = behind[..., i]
+        return
+    keys[blocks, :, :, offsets] = to_bits(k).reshape(*k.shape[:2], k.shape[2] // 2, 2)
+    values[blocks, :, offsets // 2, :, offsets % 2] = to_bits(v)
+
+
+def _to_8_bits(x: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
+    """Numbers [T, heads, head_dim] and their scales [T, heads]."""
+    highest = np.abs(x).max(axis=-1)
+    is_zero = highest < LEAST
+    up = np.where(is_zero, np.float32(0), HIGHEST / np.where(is_zero, np.float32(1), highest))
+    scales = np.where(is_zero, np.float32(0), highest / HIGHEST)
+    return np.rint(x * up[..., None]).astype(np.int8), scales

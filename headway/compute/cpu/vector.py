@@ -164,6 +164,12 @@ def keep_first(builder: Any, value: Any, count: Any, other: Any) -> Any:
     return builder.select(emit_mask(builder, count), value, emit_splat(builder, other))
 
 
+@operation(VECTOR, VECTOR, types.intp, types.float32)
+def drop_first(builder: Any, value: Any, count: Any, other: Any) -> Any:
+    """`other` in the first `count` lanes (any count), whatever was there, the rest as it is."""
+    return builder.select(emit_mask(builder, count), emit_splat(builder, other), value)
+
+
 @operation(VECTOR, VECTOR, VECTOR)
 def add(builder: Any, a: Any, b: Any) -> Any:
     """a + b."""
@@ -299,6 +305,12 @@ def read_address(builder: Any, address: Any) -> Any:
 def write_address(builder: Any, address: Any, value: Any) -> None:
     """One address to memory."""
     emit_store(builder, address, value, 8)
+
+
+@operation(types.void, ADDRESS, types.intp)
+def write_byte(builder: Any, address: Any, value: Any) -> None:
+    """The lowest byte of an integer to memory."""
+    emit_store(builder, address, builder.trunc(value, ir.IntType(8)), 1)
 
 
 @operation(types.uint16, types.float32)

@@ -46,6 +46,10 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     context_length: int  # tokens the model was trained for
     norm_eps: float
 
-    def kv_bytes_per_token(self, bytes_per_value: int) -> int:
-        """Bytes of K and V over all layers for one position."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * bytes_per_value
+    def kv_bytes_per_token(self, bytes_per_value: float) -> int:
+        """Bytes of K and V over all layers for one position.
+
+        bytes_per_value  is not whole where values share a scale
+        """
+        values = 2 * self.num_layers * self.num_kv_heads * self.head_dim
+        return round(values * bytes_per_value)

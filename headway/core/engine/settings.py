@@ -104,12 +104,13 @@ def _check_max_model_len(length: int | str | None, card: ModelCard) -> None:
 
 
 def resolve(
-    settings: EngineSettings, card: ModelCard, free_bytes: int, bytes_per_value: int
+    settings: EngineSettings, card: ModelCard, free_bytes: int, bytes_per_value: float
 ) -> ResolvedEngine:
     """Fill every None once, from the memory that is left after the weights.
 
     free_bytes is what the machine could still give; bytes_per_value is the size of one
-    stored K or V value. Raises NotEnoughMemory with the largest setting that would fit.
+    stored K or V value, with its part of a scale. Raises NotEnoughMemory with the largest
+    setting that would fit.
     """
     check(settings, card)
     block_bytes = card.kv_bytes_per_token(bytes_per_value) * settings.block_size

@@ -15,8 +15,8 @@ LENGTH_BYTES = 4
 class ReplicaSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Which model a replica serves and how; the same for every restart of it.
 
-    dtype, device, threads and attention are compute's executor settings, carried as plain
-    values because service does not import compute.
+    dtype, device, threads, attention, cpu_isa and kv_cache_dtype are compute's executor settings,
+    carried as plain values because service does not import compute.
     """
 
     model_path: str
@@ -28,6 +28,8 @@ class ReplicaSpec(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "cpu"
     threads: int | None = None  # None: the executor decides
     attention: str = "sdpa"
+    cpu_isa: str = "auto"
+    kv_cache_dtype: str = "auto"
     depth: int = 0  # steps in flight beside the one being committed, 0 or 1
     check_when_idle: bool = False  # run the engine's own consistency check: for debugging
     log_level: str = "info"

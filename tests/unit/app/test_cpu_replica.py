@@ -49,6 +49,25 @@ def test_a_loaded_replica_introduces_itself_and_has_done_one_step(smollm2: Model
     assert [(each.done, each.total) for each in seen[-2:]] == [(0, 1), (1, 1)]
 
 
+def test_a_replica_with_8_bits_of_kv_has_nearly_twice_the_blocks(smollm2: ModelFile) -> None:
+    spec = ReplicaSpec(
+        model_path=smollm2.path,
+        card=smollm2.card,
+        engine=SMALL,
+        threads=2,
+        kv_cache_dtype="int8",
+    )
+    found = load_cpu(launch(spec), lambda progress: None, SystemClock())
+    assert found.hello.executor.endswith(", int8 KV, 2 threads")
+    assert isinstance(found.executor, CpuExecutor)
+    pool = found.executor.pool
+    assert found.hello.num_blocks == (8 << 20) // found.block_bytes
+    assert pool.keys.nbytes + pool.values.nbytes == found.hello.num_blocks * found.block_bytes
+    bfloat16_bytes = 16 * smollm2.card.kv_bytes_per_token(2)
+    assert bfloat16_bytes / found.block_bytes == pytest.approx(128 / 68)
+    found.executor.close()
+
+
 def test_startup_config_01_impossible_settings_are_refused_before_the_file_is_opened() -> None:
     spec = msgspec.structs.replace(SPEC, engine=EngineSettings(block_size=3))
     with pytest.raises(InvalidSetting, match="--block-size"):

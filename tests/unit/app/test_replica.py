@@ -107,6 +107,18 @@ def test_one_executor_loads_the_model(
     assert loaders.called == [called]
 
 
+def asked_of_the_cpu_executor(executor: str, **more: str) -> Launch:
+    plain = launch(executor)
+    return msgspec.structs.replace(plain, spec=msgspec.structs.replace(plain.spec, **more))
+
+
+def test_startup_config_01_torch_refuses_what_only_the_cpu_executor_can_do() -> None:
+    with pytest.raises(InvalidSetting, match=r"^--cpu-isa: avx2 is for the CPU executor"):
+        load(asked_of_the_cpu_executor("torch", cpu_isa="avx2"), nothing)
+    with pytest.raises(InvalidSetting, match=r"^--kv-cache-dtype: int8 is for the CPU executor"):
+        load(asked_of_the_cpu_executor("torch", kv_cache_dtype="int8"), nothing)
+
+
 UNSUITABLE = ExecutorUnsuitable("m.gguf", "heads of 24 values; use --executor torch")
 
 
@@ -170,3 +182,12 @@ def test_startup_config_01_started_by_hand_it_says_who_starts_it(given: bytes) -
     assert ended.returncode == 2
     [line] = ended.stderr.decode().splitlines()
     assert line.startswith("headway.app.replica is started by `headway serve`, not by hand: ")
+
+
+def test_such_a_model_is_not_given_to_torch_when_the_cpu_executor_was_asked_for_something(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaders = replaced(Loaders(UNSUITABLE), monkeypatch)
+    with pytest.raises(ExecutorUnsuitable):
+        load(asked_of_the_cpu_executor("auto", cpu_isa="avx2"), nothing)
+    assert loaders.called == ["numba"]

@@ -8,11 +8,18 @@ import numpy.typing as npt
 
 from headway.compute.cpu.attention import attend, merge
 from headway.compute.cpu.attention_plan import AttentionPlan, plan_attention, scratch_floats
-from headway.compute.cpu.kvpool import KvPool, KvShape, aligned_zeros, to_bits
+from headway.compute.cpu.kvpool import (
+    KvPool,
+    KvShape,
+    aligned_zeros,
+    value_numbers,
+)
+from headway.compute.cpu.rope import store_reference
+from headway.compute.cpu.settings import KvDtype
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
-NAN_BITS = 0x7FC0
+NAN_BYTE = 0xFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +32,7 @@ class Batch:
     num_tokens: Ints
     block_table: npt.NDArray[np.int32]
     queries: Floats  # the fused QKV output
+    window: int = 0
 
     @property
     def heads(self) -> tuple[int, int, int]:
@@ -65,6 +73,7 @@ class Batch:
                 num_heads,
                 plan.unit_bounds[t],
                 plan.unit_bounds[t + 1],
+                self.window,
             )
         for t in range(last):
             merge(
@@ -78,6 +87,7 @@ class Batch:
                 num_kv_heads,
                 plan.merge_bounds[t],
                 plan.merge_bounds[t + 1],
+                self.window,
             )
         return out
 
@@ -89,6 +99,7 @@ def make_batch(
     block_size: int = 16,
     seed: int = 0,
     shared: int = 0,
+    dtype: KvDtype = KvDtype.BFLOAT16,
 ) -> Batch:
     """rows: (start, num_tokens) each; the first `shared` positions lie in the same blocks."""
     rng = np.random.default_rng(seed)
@@ -100,15 +111,17 @@ def make_batch(
     sizes = -(-lengths // block_size)
     own = np.maximum(sizes - num_shared, 0)
     num_blocks = num_shared + int(own.sum()) + 2
-    pool = _poisoned_pool(
+    pool = KvPool(
         KvShape(
             num_layers=2,
             num_blocks=num_blocks,
             block_size=block_size,
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
+            dtype=dtype,
         )
     )
+    poison(pool)
     ids = np.random.default_rng(seed + 1).permutation(num_blocks).astype(np.int32)
     # Lines are longer than needed, and full of blocks that do not exist.
     table = np.full((len(rows), int(sizes.max()) + 2), 1 << 30, dtype=np.int32)
@@ -131,11 +144,10 @@ def make_batch(
     )
 
 
-def _poisoned_pool(shape: KvShape) -> KvPool:
-    pool = KvPool(shape)
-    pool.keys[:] = NAN_BITS
-    pool.values[:] = NAN_BITS
-    return pool
+def poison(pool: KvPool) -> None:
+    """Make every number of the pool NaN, or its scale."""
+    for data in (pool.keys, pool.values):
+        data.view(np.uint8).fill(NAN_BYTE)
 
 
 def _fill(
@@ -143,13 +155,12 @@ def _fill(
 ) -> None:
     """Write the K and V of a row's positions; those that another row wrote stay."""
     shape = (length, pool.shape.num_kv_heads, pool.shape.head_dim)
-    k, v = (to_bits(rng.standard_normal(shape, dtype=np.float32)) for _ in range(2))
+    k, v = (rng.standard_normal(shape, dtype=np.float32) for _ in range(2))
     size = pool.shape.block_size
-    for position in range(length):
-        block, offset = table[position // size], position % size
-        if pool.keys[1, block, 0, 0, offset] == NAN_BITS:
-            pool.keys[1, block, :, :, offset] = k[position]
-            pool.values[1, block, :, offset] = v[position]
+    positions = np.arange(length)
+    slots = table[positions // size].astype(np.int64) * size + positions % size
+    written = np.isnan(value_numbers(pool.values[1])[:, 0, :, 0]).reshape(-1)[slots]
+    store_reference(k[written], v[written], slots[written], pool.keys[1], pool.values[1])
 
 
 def same_bits(a: Floats, b: Floats) -> bool:

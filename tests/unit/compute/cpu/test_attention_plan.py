@@ -90,6 +90,16 @@ def test_partial_sums_do_not_overlap(rows: list[tuple[int, int]], threads: int) 
     assert ends == plan.partial_floats
 
 
+def test_tokens_of_a_unit_ascend_in_position_also_where_rows_share_chunks() -> None:
+    table = np.zeros((4, 64), dtype=np.int32)
+    plan = plan_of([(800, 1), (300, 3), (1000, 1), (290, 1)], 2, table)
+    shared = [unit for unit in plan.units.tolist() if unit[COUNT] > 3]
+    assert len(shared) == SHAPE.num_kv_heads
+    for unit in plan.units.tolist():
+        tokens = plan.tokens[unit[FIRST] : unit[FIRST] + unit[COUNT]]
+        assert (np.diff(plan.positions[tokens]) > 0).all()
+
+
 def test_positions_follow_the_rows_starts() -> None:
     plan = plan_of([(5, 3), (0, 1), (300, 2)], 1)
     assert plan.positions.tolist() == [5, 6, 7, 0, 300, 301]

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from headway.compute.cpu.entry import ENTRIES, call_gemm, gemm_address
-from headway.compute.cpu.features import Isa, host_features, offers
+from headway.compute.cpu.features import host_features, offers
 from headway.compute.cpu.jit import kernel
 from headway.compute.cpu.linear import apply, kernels_for
 from headway.compute.cpu.pack import PackedLinear, RawMatrix, pack
+from headway.compute.cpu.settings import Isa
 
 ISAS = [isa for isa in Isa if offers(isa, host_features())]
 

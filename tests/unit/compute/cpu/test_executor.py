@@ -161,8 +161,10 @@ def test_a_step_writes_only_its_own_slots(model: LoadedModel) -> None:
     block = WIDTH  # the first of line 1
     keys, values = executor.pool.keys, executor.pool.values
     assert (keys[:, block, :, :, :5] != 0x7FC0).all()
-    assert (values[:, block, :, :5] != 0x7FC0).all()
-    keys[:, block, :, :, :5] = values[:, block, :, :5] = 0x7FC0
+    positions = values.swapaxes(-2, -1).reshape(*values.shape[:3], -1, values.shape[-2])
+    assert (positions[:, block, :, :5] != 0x7FC0).all()
+    assert (positions[:, block, :, 5:] == 0x7FC0).all()
+    keys[:, block, :, :, :5] = values[:, block, :, :3] = 0x7FC0
     assert (keys == 0x7FC0).all()
     assert (values == 0x7FC0).all()
     executor.close()

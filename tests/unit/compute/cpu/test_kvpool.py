@@ -1,5 +1,7 @@
 """The pool of K and V, and its number format."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,22 +11,39 @@ from headway.compute.cpu.kvpool import (
     KvPool,
     KvShape,
     aligned_zeros,
+    bytes_per_value,
     from_bits,
+    key_numbers,
+    keys_by_position,
     store_bits,
     to_bits,
+    value_numbers,
+    values_by_position,
 )
+from headway.compute.cpu.rope import store_reference
+from headway.compute.cpu.settings import KvDtype
 from headway.core.base.errors import NotEnoughMemory
 
 SHAPE = KvShape(num_layers=2, num_blocks=6, block_size=16, num_kv_heads=3, head_dim=32)
 
 
-def test_keys_hold_positions_side_by_side_and_values_hold_heads() -> None:
+def test_keys_hold_pairs_of_dimensions_and_values_pairs_of_positions() -> None:
     pool = KvPool(SHAPE)
-    assert pool.keys.shape == (2, 6, 3, 32, 16)
-    assert pool.values.shape == (2, 6, 3, 16, 32)
+    assert pool.keys.shape == (2, 6, 3, 16, 16, 2)
+    assert pool.values.shape == (2, 6, 3, 8, 32, 2)
     assert pool.keys.dtype == pool.values.dtype == np.uint16
     assert not pool.keys.any()
     assert pool.keys.ctypes.data % ALIGNMENT == pool.values.ctypes.data % ALIGNMENT == 0
+
+
+def test_blocks_can_be_looked_at_position_by_position() -> None:
+    pool = KvPool(SHAPE)
+    pool.keys[1, 4, 2, 5, 9, 1] = 7  # dimension 11 of position 9
+    pool.values[1, 4, 2, 5, 9, 1] = 8  # dimension 9 of position 11
+    keys, values = keys_by_position(pool.keys[1]), values_by_position(pool.values[1])
+    assert keys.shape == values.shape == (6, 3, 16, 32)
+    assert (keys[4, 2, 9, 11], values[4, 2, 11, 9]) == (7, 8)
+    assert (keys != 0).sum() == (values != 0).sum() == 1
 
 
 def test_sources_are_read_before_targets_are_written() -> None:
@@ -33,8 +52,28 @@ def test_sources_are_read_before_targets_are_written() -> None:
         pool.keys[:, block] = block
         pool.values[:, block] = 10 + block
     pool.copy_blocks([0, 1, 2], [1, 2, 5])
-    assert pool.keys[1, :, 0, 0, 0].tolist() == [0, 0, 1, 3, 4, 2]
-    assert pool.values[0, :, 2, 15, 31].tolist() == [10, 10, 11, 13, 14, 12]
+    assert pool.keys[1, :, 0, 0, 0, 0].tolist() == [0, 0, 1, 3, 4, 2]
+    assert pool.values[0, :, 2, 7, 31, 1].tolist() == [10, 10, 11, 13, 14, 12]
+
+
+def test_scales_of_eight_bits_are_copied_with_their_block() -> None:
+    pool = KvPool(replace(SHAPE, dtype=KvDtype.INT8))
+    rng = np.random.default_rng(0)
+    k, v = rng.standard_normal((2, 16, 3, 32), dtype=np.float32)
+    for layer in range(2):
+        store_reference(k, v, np.arange(16), pool.keys[layer], pool.values[layer])
+    pool.copy_blocks([0], [4])
+    for numbers, data in ((key_numbers, pool.keys), (value_numbers, pool.values)):
+        assert np.array_equal(numbers(data[1])[4], numbers(data[1])[0])
+        assert numbers(data[1])[4].any()
+
+
+def test_a_block_of_eight_bits_takes_what_is_said_of_it() -> None:
+    for dtype, per_value in ((KvDtype.BFLOAT16, 2.0), (KvDtype.INT8, 1.125)):
+        pool = KvPool(replace(SHAPE, dtype=dtype))
+        values = 2 * 2 * 6 * 16 * 3 * 32
+        assert bytes_per_value(dtype, 32) == per_value
+        assert pool.keys.nbytes + pool.values.nbytes == per_value * values
 
 
 def test_copying_nothing_is_harmless() -> None:

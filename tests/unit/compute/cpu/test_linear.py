@@ -7,10 +7,11 @@ import numpy.typing as npt
 import pytest
 from gguf import GGMLQuantizationType
 
-from headway.compute.cpu.features import Isa, host_features, offers
+from headway.compute.cpu.features import host_features, offers
 from headway.compute.cpu.linear import READABLE, LinearKernels, apply, kernels_for
 from headway.compute.cpu.pack import COLUMNS, FORMAT_OF, Format, PackedLinear, RawMatrix, pack
 from headway.compute.cpu.quantize import quantize_reference
+from headway.compute.cpu.settings import Isa
 
 Floats = npt.NDArray[np.float32]
 ROWS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 33]

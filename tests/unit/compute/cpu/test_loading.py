@@ -4,9 +4,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headway.compute.cpu.features import Isa, detect
+from headway.compute.cpu.features import detect
 from headway.compute.cpu.loading import LoadedModel, load_model
-from headway.compute.cpu.settings import CpuSettings
+from headway.compute.cpu.settings import CpuSettings, Isa
 from headway.core.base.errors import ExecutorUnsuitable, InvalidSetting
 from tests.parity.cards import read_card
 from tests.parity.tiny_llama import TinyLlama, write_gguf
@@ -25,6 +25,19 @@ def test_a_model_says_what_computes_it(tmp_path: Path) -> None:
     assert model.dtype_name == "as in the file"
     assert model.bytes_per_kv_value == 2
     assert model.weight_bytes == model.weights.num_bytes
+
+
+def test_eight_bits_of_kv_are_said_and_counted_with_their_scales(tmp_path: Path) -> None:
+    model = load(write_gguf(tmp_path / "m.gguf", TINY), CpuSettings(kv_cache_dtype="int8"))
+    assert ", int8 KV, " in model.description
+    assert model.card.kv_bytes_per_token(model.bytes_per_kv_value) == (
+        2 * model.card.num_layers * model.card.num_kv_heads * (32 + 4)
+    )
+
+
+def test_a_type_of_kv_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match=r"--kv-cache-dtype: must be one of auto, bfloat16"):
+        load(write_gguf(tmp_path / "m.gguf", TINY), CpuSettings(kv_cache_dtype="fp8"))
 
 
 def test_unless_it_is_set_there_is_a_thread_for_each_core_that_may_be_used(

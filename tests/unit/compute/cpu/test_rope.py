@@ -4,13 +4,19 @@ import numpy as np
 import pytest
 import torch
 
-from headway.compute.cpu.kvpool import KvPool, KvShape
+from headway.compute.cpu.kvpool import (
+    KvPool,
+    KvShape,
+    key_numbers,
+    value_numbers,
+)
 from headway.compute.cpu.rope import (
     rotate_and_store,
     rotate_reference,
     rotation_tables,
     store_reference,
 )
+from headway.compute.cpu.settings import KvDtype
 from tests.close import assert_close
 from tests.unit.compute.cpu.attention_cases import Floats, same_bits
 
@@ -29,7 +35,7 @@ Shape = tuple[int, int, int, int, int, int]
 class Case:
     """A batch of 37 tokens in any order of positions and slots."""
 
-    def __init__(self, case: Shape) -> None:
+    def __init__(self, case: Shape, dtype: KvDtype = KvDtype.BFLOAT16) -> None:
         self.heads, kv_heads, head_dim, pairs, block_size, further = case
         rng = np.random.default_rng(0)
         shape = KvShape(
@@ -38,6 +44,7 @@ class Case:
             block_size=block_size,
             num_kv_heads=kv_heads,
             head_dim=head_dim,
+            dtype=dtype,
         )
         self.pool = KvPool(shape)
         self.columns = (self.heads + 2 * kv_heads) * head_dim
@@ -79,11 +86,12 @@ def test_queries_and_keys_turn_and_the_rest_stays(shape: Shape) -> None:
     assert same_bits(case.qkv[:, case.columns :], before[:, case.columns :])
 
 
+@pytest.mark.parametrize("dtype", KvDtype)
 @pytest.mark.parametrize("shape", CASES, ids=str)
 def test_keys_and_values_are_stored_at_their_slots_and_nowhere_else(
-    shape: Shape,
+    shape: Shape, dtype: KvDtype
 ) -> None:
-    case = Case(shape)
+    case = Case(shape, dtype)
     case.run(0, 37)
     keys, values = np.zeros_like(case.pool.keys[0]), np.zeros_like(case.pool.values[0])
     end_of_keys = case.heads + case.pool.shape.num_kv_heads
@@ -95,14 +103,50 @@ def test_keys_and_values_are_stored_at_their_slots_and_nowhere_else(
     assert np.array_equal(case.pool.values[0], values)
 
 
-def test_tokens_one_by_one_give_the_same_bits() -> None:
-    together, alone = Case(CASES[0]), Case(CASES[0])
+@pytest.mark.parametrize("dtype", KvDtype)
+def test_tokens_one_by_one_give_the_same_bits(dtype: KvDtype) -> None:
+    together, alone = Case(CASES[0], dtype), Case(CASES[0], dtype)
     together.run(0, 37)
     for token in (5, 0, *range(36, 5, -1), 1, 2, 3, 4):
         alone.run(token, token + 1)
     assert same_bits(alone.qkv, together.qkv)
     assert np.array_equal(alone.pool.keys, together.pool.keys)
     assert np.array_equal(alone.pool.values, together.pool.values)
+
+
+def test_eight_bits_are_within_half_a_step_of_the_number() -> None:
+    case = Case(CASES[0], KvDtype.INT8)
+    case.run(0, 37)
+    blocks, offsets = np.divmod(case.slots, 16)
+    heads = case.by_head(case.qkv)
+    for stored, first in (
+        (key_numbers(case.pool.keys[0]), case.heads),
+        (value_numbers(case.pool.values[0]), case.heads + 3),
+    ):
+        want = heads[:, first : first + 3]
+        step = np.abs(want).max(axis=-1, keepdims=True) / 127
+        rounding = np.abs(want) / 256 + step / 256  # of the product, to bfloat16
+        error = np.abs(stored[blocks, :, offsets] - want)
+        assert (error <= step / 2 + rounding).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_head_with_a_number_that_is_not_finite_is_read_as_nan(bad: float) -> None:
+    case = Case(CASES[0], KvDtype.INT8)
+    case.qkv[3, (9 + 3 + 1) * 64 + 5] = bad  # V of KV head 1
+    case.run(0, 37)
+    block, offset = divmod(int(case.slots[3]), 16)
+    found = value_numbers(case.pool.values[0])[block, :, offset]
+    assert np.isnan(found[1]).all()
+    assert np.isfinite(found[[0, 2]]).all()
+
+
+def test_a_head_of_zeros_is_read_as_zeros() -> None:
+    case = Case(CASES[0], KvDtype.INT8)
+    case.qkv[3] = 0.0
+    case.run(3, 4)
+    assert not key_numbers(case.pool.keys[0]).any()
+    assert not value_numbers(case.pool.values[0]).any()
 
 
 def test_tables_are_rounded_from_float64() -> None:
