@@ -127,13 +127,13 @@ def write_json(path: Path | None, result: Mapping[str, Any]) -> None:
     print(f"Saved {path}")
 
 
-def guarded(name: str, work: Callable[[], int]) -> int:
+def guarded(name: str, work: Callable[[], int], command: str = "headway bench") -> int:
     """Run a benchmark; what goes wrong is one line on stderr and an exit code that is not 0."""
     try:
         return work()
     except (StartError, PromptTooLong) as error:
-        print(f"headway bench {name}: {' '.join(error.message.split())}", file=sys.stderr)
+        print(f"{command} {name}: {' '.join(error.message.split())}", file=sys.stderr)
         return EXIT_NOT_STARTED
     except KeyboardInterrupt:
-        print(f"headway bench {name}: interrupted; nothing is reported", file=sys.stderr)
+        print(f"{command} {name}: interrupted; nothing is reported", file=sys.stderr)
         return EXIT_INTERRUPTED

@@ -9,8 +9,9 @@ from typing import NoReturn
 
 from headway import __version__
 from headway.app.gateway import serve
-from headway.app.options import BY_KEY, OPTIONS, SECTIONS, Option
-from headway.app.settings import Settings, default_of, merge
+from headway.app.option_flags import add_option
+from headway.app.options import BY_KEY, OPTIONS, SECTIONS
+from headway.app.settings import Settings, merge
 from headway.core.base.errors import StartError
 
 EXIT_NOT_STARTED = 2
@@ -43,9 +44,10 @@ def parser() -> argparse.ArgumentParser:
         "warmup", help="compile the CPU kernels now, so that no start waits", allow_abbrev=False
     )
     for key in WARMUP_OPTIONS:
-        _add_option(warming, BY_KEY[key])
+        add_option(warming, BY_KEY[key])
     commands.add_parser("version", help="print the version")
-    commands.add_parser("bench", help="measure: headway bench serve|latency|throughput|startup")
+    commands.add_parser("bench", help="measure a server or an engine (headway bench --help)")
+    commands.add_parser("simulate", help="predict a workload's latencies (headway simulate)")
     for name, text in TALKS.items():
         commands.add_parser(name, help=text)
     return top
@@ -56,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["bench"]:
         return _bench(given[1:])
+    if given[:1] == ["simulate"]:
+        return _simulate(given[1:])
     if given[:1] in (["chat"], ["complete"]):
         return _talk(given[0], given[1:])
     chosen, unknown = parser().parse_known_args(given)
@@ -101,27 +105,24 @@ def _no_option(command: str, given: str) -> str:
 
 
 def _bench(arguments: Sequence[str]) -> int:
-    # Here and not above: their HTTP client, datasets and kernels are of no use to a server.
-    from headway.app import bench, bench_latency, bench_startup, bench_throughput
-    from headway.app.bench_model import model_options
+    # Here and not above: HTTP clients, kernels and the simulator are of no use to a server.
+    from headway.app.bench_commands import COMMANDS
 
     top = OneLineParser(prog="headway bench", description="Measure a server or an engine.")
     commands = top.add_subparsers(dest="what", required=True, parser_class=OneLineParser)
-    bench.add_arguments(commands.add_parser("serve", help="load a running server"))
-    runs = {"serve": bench.run}
-    for name, module, options, text in (
-        ("latency", bench_latency, model_options(), "time one batch, without a server"),
-        ("throughput", bench_throughput, model_options(), "time many requests, without a server"),
-        ("startup", bench_startup, list(OPTIONS), "time starts of headway serve"),
-    ):
-        command = commands.add_parser(name, help=text, allow_abbrev=False)
-        module.add_arguments(command)
-        group = command.add_argument_group("as in headway serve")
-        for option in options:
-            _add_option(group, option)
-        runs[name] = module.run
+    for name, command in COMMANDS.items():
+        command.declare(commands.add_parser(name, help=command.help, allow_abbrev=False))
     chosen = top.parse_args(arguments)
-    return runs[chosen.what](chosen)
+    return COMMANDS[chosen.what].run(chosen)
+
+
+def _simulate(arguments: Sequence[str]) -> int:
+    # Here and not above: as for bench.
+    from headway.app.bench_commands import SIMULATE
+
+    command = OneLineParser(prog="headway simulate", allow_abbrev=False)
+    SIMULATE.declare(command)
+    return SIMULATE.run(command.parse_args(arguments))
 
 
 def _talk(name: str, arguments: Sequence[str]) -> int:
@@ -151,31 +152,7 @@ def _add_serve(command: argparse.ArgumentParser) -> None:
     )
     groups = {section: command.add_argument_group(title) for section, title in SECTIONS.items()}
     for option in OPTIONS:
-        _add_option(groups[option.section], option)
-
-
-def _add_option(group: argparse._ActionsContainer, option: Option) -> None:
-    default = option.default or str(default_of(option))
-    unit = f" {option.unit}" if option.unit and not option.default else ""
-    text = f"{option.help} (default: {default}{unit}) [{option.variable}]".replace("%", "%%")
-    flag = f"--{option.name}"
-    if option.is_switch:
-        group.add_argument(
-            flag,
-            dest=option.key,
-            action=argparse.BooleanOptionalAction,
-            default=argparse.SUPPRESS,
-            help=text,
-        )
-    else:
-        group.add_argument(
-            flag,
-            dest=option.key,
-            default=argparse.SUPPRESS,
-            nargs="+" if option.takes_many else None,
-            metavar=option.name.rpartition("-")[2].upper(),
-            help=text,
-        )
+        add_option(groups[option.section], option)
 
 
 if __name__ == "__main__":

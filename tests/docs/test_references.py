@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from headway.app import bench, bench_latency, bench_startup, bench_throughput
+from headway.app import chat
+from headway.app.bench_commands import COMMANDS, SIMULATE
 from headway.app.options import OPTIONS
 from tests.docs.documents import ROOT, Document, documents
 
@@ -47,11 +48,15 @@ def test_every_file_named_in_code_is_there(document: Document) -> None:
 
 @pytest.mark.parametrize("document", WITH_OPTIONS, ids=by_name)
 def test_every_option_named_is_one(document: Document) -> None:
-    known = {f"--{option.name}" for option in OPTIONS} | OTHERS
-    for command in (bench, bench_latency, bench_startup, bench_throughput):
-        parser = argparse.ArgumentParser()
-        command.add_arguments(parser)
+    known: set[str] = set()
+    parsers = [argparse.ArgumentParser()]
+    chat.add_arguments(parsers[0], is_chat=True)
+    for command in (*COMMANDS.values(), SIMULATE):
+        parsers.append(argparse.ArgumentParser())
+        command.declare(parsers[-1])
+    for parser in parsers:
         known |= {name for action in parser._actions for name in action.option_strings}
+    known |= {f"--{option.name}" for option in OPTIONS} | OTHERS
     for piece in document.code():
         for name in re.findall(r"(?<![\w-])--[a-z][a-z-]+", piece):
             assert name in known, f"{document.name}: {name}"

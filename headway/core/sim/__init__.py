@@ -1,0 +1,1 @@
+"""The engine under a simulated clock: the same decisions, without computing anything."""
