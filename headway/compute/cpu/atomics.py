@@ -43,6 +43,19 @@ def atomic_load(typing_context: Any, address: Any) -> Any:
 
 
 @intrinsic
+def atomic_store(typing_context: Any, address: Any, value: Any) -> Any:
+    """Write the int64 at an address; nothing is said about other memory."""
+    signature = types.void(types.intp, types.int64)
+
+    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], _I64.as_pointer())
+        builder.store_atomic(args[1], pointer, ordering="monotonic", align=8)
+        return context.get_dummy_value()
+
+    return signature, build
+
+
+@intrinsic
 def pause(typing_context: Any) -> Any:
     """A moment in a waiting loop that leaves the core's other work alone."""
     signature = types.void()

@@ -14,14 +14,16 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
-from headway.compute.cpu.atomics import atomic_add, atomic_load, park, pause, unpark
+from headway.compute.cpu.atomics import atomic_add, atomic_load, atomic_store, park, pause, unpark
 from headway.compute.cpu.jit import kernel
 from headway.compute.cpu.kvpool import aligned_zeros
 
 # A waiter first spins, then sleeps: where other work shares the cores, the thread that is
-# waited for may itself wait for a core, and is moved to the one that falls free.
+# waited for may itself wait for a core, even for the waiter's. Who has slept hardly spins at
+# the next meetings: two threads on one core would lose all that time at each of 300 barriers.
 SPINS = 4000  # about 100 µs
-LINE = 64  # bytes; counter and sleepers are not in one
+FEW_SPINS = 64
+LINE = 64  # bytes; arrivals and the rest are not in one
 COUNTER_WORDS = 2 * LINE // 8
 
 Work = Callable[[int], object]
@@ -32,28 +34,39 @@ def meet(counter: int, num_threads: int, arrivals: int) -> int:
     """Wait until all threads are here; returns the arrivals to give to the next meeting.
 
     counter   address of two cache lines: an int64 that counts arrivals since the team was
-              made, and one that counts threads which are about to sleep, or do
+              made; threads that are about to sleep, or do, and how long they last spun
     arrivals  arrivals when the meeting before this one was over
     """
     target = arrivals + num_threads
-    sleepers = counter + LINE
+    sleepers, patience = counter + LINE, counter + LINE + 8
     if atomic_add(counter, 1) + 1 == target:
         # An addition, not a load: it must not be done before the one above.
         if atomic_add(sleepers, 0) > 0:
             unpark(counter)
         return target
+    most = max(FEW_SPINS, atomic_load(patience))
     spins = 0
-    while spins < SPINS and atomic_load(counter) < target:
+    while atomic_load(counter) < target:
+        if spins >= most:
+            atomic_store(patience, FEW_SPINS)
+            sleep(counter, sleepers, target)
+            return target
         pause()
         spins += 1
-    if spins == SPINS:
-        atomic_add(sleepers, 1)
-        seen = atomic_load(counter)
-        while seen < target:
-            park(counter, seen)
-            seen = atomic_load(counter)
-        atomic_add(sleepers, -1)
+    if most < SPINS:
+        atomic_store(patience, 2 * most)
     return target
+
+
+@kernel
+def sleep(counter: int, sleepers: int, target: int) -> None:
+    """Until the counter is at `target`."""
+    atomic_add(sleepers, 1)
+    seen = atomic_load(counter)
+    while seen < target:
+        park(counter, seen)
+        seen = atomic_load(counter)
+    atomic_add(sleepers, -1)
 
 
 class Team:

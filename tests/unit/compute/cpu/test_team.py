@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from headway.compute.cpu.atomics import nanoseconds
+from headway.compute.cpu.atomics import atomic_load, nanoseconds
 from headway.compute.cpu.jit import kernel
-from headway.compute.cpu.team import Team, meet
+from headway.compute.cpu.team import FEW_SPINS, LINE, SPINS, Team, meet
 
 PHASES = 300
 
@@ -33,6 +33,11 @@ def phases(thread: int, n: int, counter: int, arrivals: int, cells: Any, sums: A
 
 
 @kernel
+def atomic_at(address: int) -> int:
+    return int(atomic_load(address))
+
+
+@kernel
 def meet_late(thread: int, n: int, counter: int, arrivals: int, seconds: float, seen: Any) -> None:
     """Thread 0 comes to the second meeting `seconds` after the others."""
     arrivals = meet(counter, n, arrivals)
@@ -48,6 +53,11 @@ def team(request: pytest.FixtureRequest) -> Iterator[Team]:
     found = Team(request.param)
     yield found
     found.close()
+
+
+def patience(team: Team) -> int:
+    """How long the next to wait will spin."""
+    return atomic_at(team.counter + LINE + 8)
 
 
 def totals(team: Team, num_threads: int) -> npt.NDArray[np.int64]:
@@ -85,6 +95,18 @@ def test_who_waits_long_sleeps_and_is_woken(team: Team) -> None:
         team.run(work, n)
         assert seen.all()
         assert (used[1:] < 0.1).all()
+        if n > 1:
+            assert patience(team) == FEW_SPINS, "the next meeting is not spun for as long"
+
+
+def test_who_meets_in_time_spins_longer_again(team: Team) -> None:
+    seen = [patience(team)]
+    deadline = time.monotonic() + 60
+    while team.num_threads == 2 and seen[-1] <= FEW_SPINS and time.monotonic() < deadline:
+        totals(team, 2)
+        seen.append(patience(team))
+    assert max(seen) <= SPINS
+    assert team.num_threads != 2 or seen[-1] > FEW_SPINS
 
 
 def test_fewer_threads_than_the_team_has_may_run(team: Team) -> None:
