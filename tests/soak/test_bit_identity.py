@@ -19,6 +19,7 @@ from tests.fakes import engine_settings, request
 from tests.soak.scale import scaled
 
 NUM_REQUESTS = 12
+LAST_DISTURBED = 60  # who is stopped for ever before it has computed anything new never ends
 
 
 @dataclass(frozen=True)
@@ -98,11 +99,15 @@ def bits(answer: Answer) -> list[tuple[object, ...]]:
 
 
 def preempt_one(served: Drive, step: int) -> None:
-    """Stop one of the running sequences, whoever's turn it is."""
+    """Stop one of the running sequences, whoever's turn it is, and take what is left of it."""
     scheduler = served.core.scheduler
     if scheduler.running:
         running = list(scheduler.running.values())
         scheduler._preempt(running[step % len(running)], Seconds(served.now))
+        kv = scheduler.kv
+        table = kv.open((0,), b"", use_cache=False)
+        kv.grow(table, 0, min(kv.num_available, kv.grid.width) * kv.block_size)
+        kv.close(table)
 
 
 def serve(model: LoadedModel, file: ModelFile, mix: Mix, requests: list[EngineRequest]) -> Drive:
@@ -111,7 +116,7 @@ def serve(model: LoadedModel, file: ModelFile, mix: Mix, requests: list[EngineRe
         for index, arrival in zip(mix.order, mix.arrivals, strict=True):
             if arrival == step:
                 served.add(requests[index])
-        if mix.preempt_every and step % mix.preempt_every == 1:
+        if step < LAST_DISTURBED and mix.preempt_every and step % mix.preempt_every == 1:
             preempt_one(served, step)
         if not served.step() and step >= max(mix.arrivals):
             served.executor.close()
