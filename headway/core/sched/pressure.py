@@ -53,40 +53,47 @@ HELD_SHARE = 0.75  # of the slots, while holding
 
 
 class Ladder:
-    """The rung of one engine; all times are given."""
+    """The rung of one engine; all times are given.
+
+    Memory and time climb apart: a long line alone must not make the engine serve fewer at a
+    time, which would make it longer.
+    """
 
     def __init__(self, limits: LadderLimits | None = None) -> None:
-        self.rung = Rung.NORMAL
         self._limits = limits or LadderLimits()
-        self._since = -math.inf  # on this rung, or when it was last confirmed
+        self._memory = _Climb()
+        self._time = _Climb()
         self._seen = (0.0, 0)  # when, and preemptions since start
         self._recent = 0.0  # preemptions, fading
+
+    @property
+    def rung(self) -> Rung:
+        """The higher one of both."""
+        return max(self._memory.rung, self._time.rung)
 
     def observe(self, signals: Signals, now: Seconds) -> Rung:
         """Take the signals of this moment; returns the rung."""
         self._count(signals, now)
         if signals.is_idle:
             self._recent = 0.0
-            self.rung = Rung.NORMAL
+            self._memory, self._time = _Climb(), _Climb()
             return self.rung
-        if self._wanted(signals, ease=1.0) >= self.rung:
-            self.rung = self._wanted(signals, ease=1.0)
-            self._since = now
-        elif self._wanted(signals, ease=2.0) >= self.rung:
-            self._since = now  # not calm enough to come down
-        elif now - self._since >= self._limits.dwell:
-            self.rung = Rung(self.rung - 1)
-            self._since = now
+        dwell = self._limits.dwell
+        self._memory.step(
+            self._for_memory(signals, 1.0), self._for_memory(signals, 2.0), dwell, now
+        )
+        self._time.step(self._for_time(signals, 1.0), self._for_time(signals, 2.0), dwell, now)
         return self.rung
 
     def holds(self, rank: int, running: Iterable[Sequence]) -> bool:
         """Whether nobody of this rank is admitted now: somebody more important runs."""
-        return self.rung >= Rung.HOLD and any(s.standing.rank < rank for s in running)
+        is_short = self._memory.rung >= Rung.HOLD
+        return is_short and any(s.standing.rank < rank for s in running)
 
     def slots(self, max_num_seqs: int, rank: int) -> int:
         """Sequences that may run at a time if one of this rank joins; the most important
         class always has all of them."""
-        if self.rung < Rung.HOLD or rank == 0:
+        if self._memory.rung < Rung.HOLD or rank == 0:
             return max_num_seqs
         return max(1, int(max_num_seqs * HELD_SHARE))
 
@@ -96,14 +103,36 @@ class Ladder:
         self._recent = self._recent * fade + (signals.preemptions - seen)
         self._seen = (now, signals.preemptions)
 
-    def _wanted(self, signals: Signals, ease: float) -> Rung:
-        """The rung for these signals, with limits eased for coming down."""
+    def _for_memory(self, signals: Signals, ease: float) -> Rung:
+        """The rung for the blocks, with limits eased for coming down."""
         limits = self._limits
         is_full = signals.host_fill >= limits.host_full / ease
-        if signals.delay > limits.refuse_delay / ease:
-            return Rung.REFUSE
         if self._recent >= limits.hold_preemptions / ease:
             return Rung.HOLD
         if signals.free_share < limits.hold_below * ease and is_full:
             return Rung.HOLD
         return Rung.SWAP if signals.free_share < limits.swap_below * ease else Rung.NORMAL
+
+    def _for_time(self, signals: Signals, ease: float) -> Rung:
+        """The same for how long best effort would wait."""
+        is_late = signals.delay > self._limits.refuse_delay / ease
+        return Rung.REFUSE if is_late else Rung.NORMAL
+
+
+class _Climb:
+    """Up at once, down a rung at a time, each after a calm while."""
+
+    def __init__(self) -> None:
+        self.rung = Rung.NORMAL
+        self._since = -math.inf  # on this rung, or when it was last confirmed
+
+    def step(self, wanted: Rung, eased: Rung, dwell: float, now: Seconds) -> None:
+        """`wanted` to go up or stay, `eased` not to come down yet."""
+        if wanted >= self.rung:
+            self.rung = wanted
+            self._since = now
+        elif eased >= self.rung:
+            self._since = now  # not calm enough to come down
+        elif now - self._since >= dwell:
+            self.rung = Rung(self.rung - 1) if self.rung < Rung.REFUSE else Rung.NORMAL
+            self._since = now

@@ -48,7 +48,7 @@ def main(path: str) -> None:
         max_num_seqs=9,
         max_num_batched_tokens=200,
         block_size=16,
-        num_blocks=100,
+        num_blocks=200,
     )
     core = EngineCore(settings, ByteTokenizer())
     executor = CpuExecutor(model, settings, core.grid.view, core.grid.width)

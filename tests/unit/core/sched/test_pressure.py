@@ -38,12 +38,27 @@ def test_each_shortage_has_its_rung(given: Signals, rung: Rung) -> None:
 
 def test_it_climbs_at_once_and_comes_down_a_rung_at_a_time() -> None:
     ladder = Ladder()
+    assert at(ladder, 0.0, signals(0.0)) is Rung.HOLD
+    assert at(ladder, 1.9, signals()) is Rung.HOLD
+    assert at(ladder, 2.0, signals()) is Rung.SWAP
+    assert at(ladder, 2.1, signals()) is Rung.SWAP
+    assert at(ladder, 4.0, signals()) is Rung.NORMAL
+
+
+def test_a_long_line_refuses_best_effort_and_takes_no_slots_away() -> None:
+    ladder = Ladder()
     assert at(ladder, 0.0, signals(delay=99.0)) is Rung.REFUSE
+    assert ladder.slots(32, rank=1) == 32
+    assert not ladder.holds(2, [sequence(1, slo_class=1)])
     assert at(ladder, 1.9, signals()) is Rung.REFUSE
-    assert at(ladder, 2.0, signals()) is Rung.HOLD
-    assert at(ladder, 2.1, signals()) is Rung.HOLD
-    assert at(ladder, 4.0, signals()) is Rung.SWAP
-    assert at(ladder, 6.0, signals()) is Rung.NORMAL
+    assert at(ladder, 2.0, signals()) is Rung.NORMAL
+
+
+def test_below_a_line_that_got_shorter_memory_has_a_rung_of_its_own() -> None:
+    ladder = Ladder()
+    assert at(ladder, 0.0, signals(0.0, delay=99.0)) is Rung.REFUSE
+    assert ladder.slots(32, rank=1) < 32
+    assert at(ladder, 2.0, signals(0.0)) is Rung.HOLD
 
 
 def test_between_the_two_limits_it_stays_where_it_is() -> None:
@@ -100,6 +115,7 @@ class LadderMachine(RuleBasedStateMachine):
         self.preemptions = 0
         self.changed = -100.0
         self.rung = Rung.NORMAL
+        self.was_refusing = False  # before the last change: memory's rung showed from then on
 
     @rule(
         later=st.floats(0.0, 3.0),
@@ -115,10 +131,11 @@ class LadderMachine(RuleBasedStateMachine):
         given = signals(free, preemptions=self.preemptions, delay=delay, host=host)
         self.rung = at(self.ladder, self.now, given)
         if self.rung < before:
-            assert self.rung == before - 1
-            assert self.now - self.changed >= LIMITS.dwell
+            assert self.rung == before - 1 or before is Rung.REFUSE
+            assert self.now - self.changed >= LIMITS.dwell or self.was_refusing
         if self.rung != before:
             self.changed = self.now
+            self.was_refusing = before is Rung.REFUSE
 
     @invariant()
     def it_tells_its_rung(self) -> None:
