@@ -29,7 +29,10 @@ def test_steps_are_measured_and_a_simulation_takes_them(
     found = run(tmp_path, smollm2_path, "steps", *SMALL)
     # A step for the prompts and one for each further token, of each of the three cells.
     assert found["num_steps"] == 3 * 6
-    assert [rows for rows, _ in found["table"]["rows"]] == [1, 2, 4]
+    # Steps that took unusually long are left out, and with them a number of rows now and then.
+    rows = [rows for rows, _ in found["table"]["rows"]]
+    assert rows
+    assert set(rows) <= {1, 2, 4}
     assert all(seconds > 0 for _, seconds in found["table"]["rows"])
     costs = str(tmp_path / "out.json")
     assert (
