@@ -1,4 +1,7 @@
-"""The independent implementation: transformers' Llama, or Mistral for sliding windows, on weights that gguf's own code expands."""
+"""The independent implementation: transformers' Llama, or Mistral where there are sliding windows.
+
+Its weights are those that gguf's own code expands.
+"""
 
 from pathlib import Path
 from typing import Any
