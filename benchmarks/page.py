@@ -373,31 +373,30 @@ def startup_table(result: Result) -> str:
 
 
 def quality_table(results: Sequence[Result]) -> str:
-    """Every candidate of every quality run; of two runs of one candidate, the later."""
+    """Every candidate of every quality run, all texts together; of two runs of one, the later."""
     latest: dict[tuple[str, str], tuple[Result, Result]] = {}
     for result in results:
         for candidate in result["candidates"]:
-            name = candidate.get("candidate") or candidate["executor"]
-            key = (result["model"]["file"], name)
+            key = (result["model"]["file"], candidate["candidate"])
             latest.pop(key, None)
             latest[key] = (result, candidate)
     rows = []
-    for (model, executor), (result, candidate) in sorted(latest.items()):
-        for name, figures in candidate["texts"].items():
-            rows.append(
-                [
-                    f"`{executor}`, {model}",
-                    "both" if name == "all" else name,
-                    f"{figures['positions']:,}",
-                    f"{figures['kl_mean']:.4f}",
-                    f"{figures['top1']:.1%}",
-                    f"{figures['top1_clear']:.1%} of {figures['clear_positions']:,}",
-                    f"{figures['perplexity_ratio']:.4f}",
-                    link(result),
-                ]
-            )
-    header = ("executor", "text", "positions", "KL, nats", "same best token", "same where clear")
-    return table((*header, "perplexity ratio", "run"), rows) if rows else NOTHING
+    for (_, form), (result, candidate) in sorted(latest.items()):
+        figures = candidate["texts"]["all"]
+        low, high = figures["ratio_low"], figures["ratio_high"]
+        rows.append(
+            [
+                f"`{form}`",
+                f"{figures['positions']:,}",
+                f"{figures['kl_mean']:.4f}",
+                f"{figures['top1']:.1%}",
+                f"{figures['top1_clear']:.2%} of {figures['clear_positions']:,}",
+                f"{figures['perplexity_ratio']:.4f} ({low:.4f} to {high:.4f})",
+                link(result),
+            ]
+        )
+    header = ("weights/executor", "positions", "KL, nats", "same best token", "same where clear")
+    return table((*header, "perplexity ratio, 95 % interval", "run"), rows) if rows else NOTHING
 
 
 def peer_quality_table(result: Result) -> str:

@@ -18,6 +18,7 @@ EXIT_NOT_STARTED = 2
 TALKS = {
     "chat": "chat with a model in the terminal",
     "complete": "continue prompts in the terminal",
+    "models": "list, download and describe models",
 }
 # Keys of those that `warmup` takes.
 WARMUP_OPTIONS = ("model", "cache_dir", "cpu_isa", "quantization", "kv_cache_dtype")
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _bench(given[1:])
     if given[:1] == ["simulate"]:
         return _simulate(given[1:])
-    if given[:1] in (["chat"], ["complete"]):
+    if given and given[0] in TALKS:
         return _talk(given[0], given[1:])
     chosen, unknown = parser().parse_known_args(given)
     if unknown:
@@ -126,13 +127,16 @@ def _simulate(arguments: Sequence[str]) -> int:
 
 
 def _talk(name: str, arguments: Sequence[str]) -> int:
-    # Here and not above: its HTTP client is of no use to a server.
-    from headway.app.chat import add_arguments, run
+    # Here and not above: a server has no use for them.
+    from headway.app import chat, models
 
     top = OneLineParser(prog=f"headway {name}", description=f"{TALKS[name].capitalize()}.")
-    add_arguments(top, is_chat=name == "chat")
     try:
-        return run(top.parse_args(arguments), is_chat=name == "chat")
+        if name == "models":
+            models.add_arguments(top)
+            return models.run(top.parse_args(arguments))
+        chat.add_arguments(top, is_chat=name == "chat")
+        return chat.run(top.parse_args(arguments), is_chat=name == "chat")
     except StartError as error:
         print(f"headway {name}: {' '.join(error.message.split())}", file=sys.stderr)
         return EXIT_NOT_STARTED

@@ -17,6 +17,7 @@ def read_card(path: Path, rope_scaling: RopeScaling | None = None) -> ModelCard:
         return default if found is None else found.contents()
 
     hidden, num_heads = value("embedding_length"), value("attention.head_count")
+    window = value("attention.sliding_window", 0)
     head_dim = value("attention.key_length", hidden // num_heads)
     return ModelCard(
         path=str(path),
@@ -34,4 +35,5 @@ def read_card(path: Path, rope_scaling: RopeScaling | None = None) -> ModelCard:
         vocab_size=value("vocab_size"),
         context_length=value("context_length"),
         norm_eps=value("attention.layer_norm_rms_epsilon"),
+        sliding_windows=(window,) * value("block_count") if window else (),
     )

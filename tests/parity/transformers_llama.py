@@ -1,4 +1,7 @@
-"""The independent implementation: transformers' Llama on weights that gguf's own code expands."""
+"""The independent implementation: transformers' Llama, or Mistral where there are sliding windows.
+
+Its weights are those that gguf's own code expands.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +11,7 @@ import torch
 from gguf import GGUFReader
 from gguf.quants import dequantize
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from headway.core.base.model_card import ModelCard, RopeScaling, RopeScalingKind
 
@@ -46,7 +49,12 @@ def transformers_llama(card: ModelCard, path: Path) -> Any:
                 values = pairs.transpose(1, 2).reshape(values.shape)
             state[f"model.layers.{layer}.{NAMES[stem]}.{suffix}"] = values
     is_tied = "lm_head.weight" not in state
-    config = LlamaConfig(
+    window = card.sliding_windows[0] if card.sliding_windows else None
+    config_of, model_of = (
+        (LlamaConfig, LlamaForCausalLM) if window is None else (MistralConfig, MistralForCausalLM)
+    )
+    more = {} if window is None else {"sliding_window": window}
+    config = config_of(
         vocab_size=card.vocab_size,
         hidden_size=card.hidden_size,
         intermediate_size=card.intermediate_size,
@@ -62,9 +70,10 @@ def transformers_llama(card: ModelCard, path: Path) -> Any:
         bos_token_id=None,
         eos_token_id=None,
         pad_token_id=None,
+        **more,
     )
     with torch.device("meta"):
-        model = LlamaForCausalLM(config)
+        model = model_of(config)
     if is_tied:
         state["lm_head.weight"] = state["model.embed_tokens.weight"]
     rotary = type(model.model.rotary_emb)(config)  # its buffers are in no state dict

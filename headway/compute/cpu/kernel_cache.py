@@ -15,9 +15,11 @@ import json
 import logging
 import os
 import pickletools
+import re
 import shutil
 import struct
 import tempfile
+import time
 from collections import deque
 from collections.abc import Iterator
 from hashlib import blake2b
@@ -32,6 +34,8 @@ log = logging.getLogger(__name__)
 
 SOURCES = Path(__file__).parent
 MODE = 0o700
+UNUSED_S = 30 * 24 * 3600.0
+FOLDER_NAME = re.compile(r"[0-9a-f]{24}")  # as `name` makes them
 SUMS = "sums.json"  # of each file in the folder
 PICKLES = {".nbi": 2, ".nbc": 1}  # in Numba's indices and machine code
 
@@ -60,12 +64,14 @@ def prepare(base: Path) -> Path:
         if (problem := _problem_with(folder)) is not None:
             raise PermissionError(problem)
         _drop_damaged(folder)
+        os.utime(folder)  # so that others see that it is in use
     except OSError as error:
         log.warning("kernel_cache_unusable", extra={"folder": str(folder), "reason": str(error)})
         folder = Path(tempfile.mkdtemp(prefix="headway-kernels-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     else:
         atexit.register(seal, folder)
+        _drop_unused(base, folder, time.time())
     numba.config.CACHE_DIR = str(folder)
     return folder
 
@@ -89,6 +95,19 @@ def seal(folder: Path) -> None:
         os.replace(file.name, folder / SUMS)
     except OSError as error:  # the folder is gone, or the disk full: the next start compiles
         log.warning("kernel_cache_not_kept", extra={"folder": str(folder), "reason": str(error)})
+
+
+def _drop_unused(base: Path, own: Path, now: float) -> None:
+    """Remove the folders of other versions that no start has used for long: 20 MB each."""
+    for folder in base.iterdir():
+        if folder == own or not FOLDER_NAME.fullmatch(folder.name):
+            continue
+        try:
+            if now - folder.stat().st_mtime > UNUSED_S:
+                shutil.rmtree(folder)
+                log.info("kernel_cache_removed", extra={"folder": str(folder)})
+        except OSError as error:  # somebody else's, or removed by another start
+            log.debug("kernel_cache_kept", extra={"folder": str(folder), "reason": str(error)})
 
 
 def _drop_damaged(folder: Path) -> None:

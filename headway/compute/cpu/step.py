@@ -103,6 +103,7 @@ def step(
     norms: Any,
     eps: float,
     num_heads: int,
+    windows: Any,
     x: Any,
     normed: Any,
     xq: Any,
@@ -210,6 +211,7 @@ def step(
             num_heads,
             unit_bounds[thread],
             unit_bounds[thread + 1],
+            windows[layer],
         )
         arrivals = finish(ATTEND, ticks, thread, n, counter, arrivals)
         if split_tokens.shape[0] > 0:
@@ -224,6 +226,7 @@ def step(
                 keys.shape[2],
                 merge_bounds[thread],
                 merge_bounds[thread + 1],
+                windows[layer],
             )
             arrivals = finish(MERGE, ticks, thread, n, counter, arrivals)
         for block in range(first_block, end_block, block_rows):

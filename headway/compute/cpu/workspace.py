@@ -52,6 +52,8 @@ class Workspace:
         self._partials = _floats(1, 0).reshape(-1)
         size = scratch_floats(card.num_heads, card.num_kv_heads, card.head_dim)
         self.scratch = aligned_zeros((threads, size), np.float32)
+        windows = card.sliding_windows or (0,) * card.num_layers
+        self._windows: Ints = np.array(windows, np.int64)
         self._num_tokens = 0
         self.ticks: Ints = np.zeros((0, TICKS), np.int64)
 
@@ -71,6 +73,7 @@ class Workspace:
             weights.norms,
             np.float32(card.norm_eps),
             card.num_heads,
+            self._windows,
         )
 
     @property

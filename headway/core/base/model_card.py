@@ -45,6 +45,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int  # rows of the embedding
     context_length: int  # tokens the model was trained for
     norm_eps: float
+    # Of each layer, how many positions a token sees, its own the last; 0: all. (): all everywhere.
+    sliding_windows: tuple[int, ...] = ()
 
     def kv_bytes_per_token(self, bytes_per_value: float) -> int:
         """Bytes of K and V over all layers for one position.

@@ -120,11 +120,13 @@ def _card(metadata: Metadata, header: Header) -> ModelCard:
         raise ModelFileError(
             metadata.path, f"tensor {EMBEDDING!r} {found}; expected rows of {hidden} values"
         )
+    num_layers = metadata.integer("llama.block_count", minimum=1)
+    window = metadata.integer("llama.attention.sliding_window", 0)
     return ModelCard(
         path=metadata.path,
         name=metadata.text("general.name") or Path(metadata.path).stem,
         architecture="llama",
-        num_layers=metadata.integer("llama.block_count", minimum=1),
+        num_layers=num_layers,
         hidden_size=hidden,
         intermediate_size=metadata.integer_or_equal("llama.feed_forward_length", minimum=1),
         num_heads=heads,
@@ -136,6 +138,7 @@ def _card(metadata: Metadata, header: Header) -> ModelCard:
         vocab_size=embedding.shape[1],
         context_length=metadata.integer("llama.context_length", minimum=1),
         norm_eps=metadata.number("llama.attention.layer_norm_rms_epsilon"),
+        sliding_windows=(window,) * num_layers if window else (),
     )
 
 

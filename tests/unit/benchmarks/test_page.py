@@ -148,8 +148,9 @@ def test_of_two_quality_runs_of_one_executor_the_later_is_shown(tmp_path: Path) 
         figures = {
             **{"positions": 1018, "kl_mean": 0.003, "top1": 0.9, "top1_clear": 1.0},
             **{"clear_positions": 700, "perplexity_ratio": ratio},
+            **{"ratio_low": ratio - 0.01, "ratio_high": ratio + 0.01},
         }
-        candidate = {"executor": "cpu", "texts": {"all": figures}}
+        candidate = {"candidate": "file/cpu", "texts": {"all": figures}}
         return {
             "date": date,
             "reference": {},
@@ -160,7 +161,8 @@ def test_of_two_quality_runs_of_one_executor_the_later_is_shown(tmp_path: Path) 
     write(tmp_path, "q2.json", quality("2026-11-30", 1.01))
     write(tmp_path, "q1.json", quality("2026-11-29", 1.05))
     made = page.made(tmp_path, TITLES)["quality"]
-    assert "| `cpu`, m | both | 1,018 | 0.0030 | 90.0% | 100.0% of 700 | 1.0100 |" in made
+    row = "| `file/cpu` | 1,018 | 0.0030 | 90.0% | 100.00% of 700 | 1.0100 (1.0000 to 1.0200) |"
+    assert row in made
     assert "1.05" not in made
 
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import llvmlite.binding as llvm
@@ -258,3 +259,19 @@ def test_first_starts_at_the_same_time_do_not_disturb_each_other(tmp_path: Path)
         assert log == ""
     _, was_empty, hits, log = Start(tmp_path).ended()
     assert (was_empty, hits, log) == (False, 1, "")
+
+
+def test_folders_of_other_versions_go_when_nobody_has_used_them_for_long(tmp_path: Path) -> None:
+    month = 31 * 24 * 3600
+    old, young, other = tmp_path / ("0" * 24), tmp_path / ("1" * 24), tmp_path / "mine"
+    for folder, age in ((old, month), (young, month - 2 * 24 * 3600), (other, 10 * month)):
+        folder.mkdir()
+        (folder / "kernel.nbi").touch()
+        os.utime(folder, (time.time() - age, time.time() - age))
+    own = tmp_path / kernel_cache.name()
+    own.mkdir(mode=0o700)
+    os.utime(own, (0, 0))
+    kept = kernel_cache.prepare(tmp_path)
+    assert kept == own, "a folder that is in use is young, whatever it was"
+    assert {path.name for path in tmp_path.iterdir()} == {own.name, young.name, other.name}
+    assert time.time() - own.stat().st_mtime < 60
