@@ -137,7 +137,7 @@ def _write_metadata(writer: Any, tiny: TinyLlama) -> None:
     writer.add_layer_norm_rms_eps(tiny.norm_eps)
     writer.add_vocab_size(tiny.vocab_size)
     for key, value in tiny.metadata.items():
-        add: Callable[[str, Any], None] = (
-            writer.add_string if isinstance(value, str) else writer.add_float32
-        )
+        add: Callable[[str, Any], None] = {
+            str: writer.add_string, int: writer.add_uint32, float: writer.add_float32
+        }[type(value)]  # fmt: skip
         add(key, value)
