@@ -99,11 +99,15 @@ def bits(answer: Answer) -> list[tuple[object, ...]]:
 
 
 def preempt_one(served: Drive, step: int) -> None:
-    """Stop one of the running sequences, whoever's turn it is, and take what is left of it."""
+    """Stop one of the running sequences, whoever's turn it is, and take what is left of it.
+
+    Counted as one that was stopped for its blocks, which it was.
+    """
     scheduler = served.core.scheduler
     if scheduler.running:
         running = list(scheduler.running.values())
         scheduler._preempt(running[step % len(running)], Seconds(served.now))
+        scheduler.preemptions.for_blocks += 1
         kv = scheduler.kv
         table = kv.open((0,), b"", use_cache=False)
         kv.grow(table, 0, min(kv.num_available, kv.grid.width) * kv.block_size)
