@@ -312,7 +312,7 @@ def overhead(threads: int) -> dict[str, float]:
                     max_tokens=OVERHEAD_TOKENS, seed=number, temperature=0.0, ignore_eos=True
                 ),
             ),
-            Seconds(0.0),
+            Seconds(time.perf_counter()),
         )
     shares, steps = [], []
     while core.has_work():
