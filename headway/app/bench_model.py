@@ -11,14 +11,13 @@ from typing import Any
 import msgspec
 
 from headway.app.bench_dataset import DEFAULT_IDS
+from headway.app.models import pull_builtin
 from headway.app.options import BY_KEY, OPTIONS, Option
 from headway.app.replica import load
 from headway.app.settings import Settings, merge, replica_spec
 from headway.core.base.errors import InvalidSetting, PromptTooLong, StartError
 from headway.core.messages.health import LoadProgress
-from headway.service.loaders.builtin import fetch_builtin
 from headway.service.loaders.model_files import ModelFile, open_model
-from headway.service.loaders.progress import ConsoleProgress
 from headway.service.observe import log
 from headway.service.replica.server import Loaded
 from headway.service.wire.spec import Launch
@@ -69,11 +68,7 @@ def path_of(settings: Settings) -> str:
     """The model file, fetched first if it is the built-in one."""
     if settings.model:
         return settings.model
-    console = ConsoleProgress()
-    try:
-        return fetch_builtin(console, Path(settings.cache_dir) if settings.cache_dir else None)
-    finally:
-        console.close()
+    return pull_builtin(Path(settings.cache_dir) if settings.cache_dir else None)
 
 
 def random_token_ids(vocab_size: int) -> range:

@@ -14,7 +14,7 @@ from headway.app.bench_client import make_http
 from headway.app.bench_options import LOOPBACK
 from headway.app.bench_overload_client import Sender, Wire, counters, model_of, send_workload
 from headway.app.bench_show import progress
-from headway.app.options import BY_KEY
+from headway.app.option_flags import flags_of
 from headway.app.served import Served, resident_bytes
 from headway.core.base.errors import StartError
 from headway.core.engine.settings import ResolvedEngine
@@ -148,14 +148,6 @@ def start_options(
     args: argparse.Namespace, classes: Sequence[str]
 ) -> tuple[list[str], dict[str, str]]:
     """Options of `headway serve` for the engine that was asked for, and a key for each class."""
-    options: list[str] = ["--log-level", "warning"]
-    for key, value in vars(args).items():
-        option = BY_KEY.get(key)
-        if option is None or key in SET_HERE:
-            continue
-        if option.is_switch:
-            options.append(f"--{'' if value else 'no-'}{option.name}")
-        else:
-            options += [f"--{option.name}", str(value)]
+    options = ["--log-level", "warning", *flags_of(vars(args), SET_HERE)]
     keys = {name: f"bench-{name}" for name in classes}
     return [*options, "--tenant", *(f"{name}:{name}:{key}" for name, key in keys.items())], keys

@@ -1,13 +1,9 @@
 """`headway bench startup`: how long `headway serve` takes until it is ready and has answered."""
 
 import argparse
-import contextlib
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from typing import IO
+from collections.abc import Sequence
 
 import httpx
 import msgspec
@@ -15,16 +11,14 @@ from tqdm import tqdm
 
 from headway.app.bench_model import add_common, fill, guarded, path_of, settings_of, write_json
 from headway.app.bench_report import line, rule, series_of
-from headway.app.options import OPTIONS
+from headway.app.option_flags import flags_of
+from headway.app.served import FREE_PORT, SERVE, running_server
 from headway.core.base.errors import StartError
 
 USUAL = {"num_iters": 5, "num_iters_warmup": 1}
 QUICK = {"num_iters": 1, "num_iters_warmup": 0}
 PERCENTS = (50, 90, 99)
-COMMAND = (sys.executable, "-m", "headway.app.cli", "serve")
-END_S = 30.0  # for a server to end before it is killed
 ANSWER_S = 60.0
-URL = "URL"  # in front of the address in what a ready server prints
 PROMPT = {"prompt": "The capital of France is", "max_tokens": 1, "temperature": 0, "stream": True}
 
 
@@ -51,63 +45,16 @@ def run(args: argparse.Namespace) -> int:
     return guarded("startup", lambda: _run(args))
 
 
-def flags_of(args: argparse.Namespace, left_out: Sequence[str] = ()) -> list[str]:
-    """The options of `headway serve` that were given, as its command line has them."""
-    flags: list[str] = []
-    for option in OPTIONS:
-        if not hasattr(args, option.key) or option.key in left_out:
-            continue
-        value = getattr(args, option.key)
-        if option.is_switch:
-            flags.append(f"--{'' if value else 'no-'}{option.name}")
-        elif option.takes_many:
-            flags += [f"--{option.name}", *value]
-        else:
-            flags += [f"--{option.name}", str(value)]
-    return flags
-
-
 def time_start(command: Sequence[str]) -> Start:
     """Start a server, ask it for one token, and end it.
 
     Raises StartError with the last line of its stderr when it does not get that far.
     """
     began = time.perf_counter()
-    with tempfile.TemporaryFile() as errors, _server(command, errors) as server:
-        url = _address(server, errors)
+    with running_server(command) as served:
         ready_s = time.perf_counter() - began
-        _first_token(url)
+        _first_token(served.base_url)
         return Start(ready_s=ready_s, first_token_s=time.perf_counter() - began)
-
-
-@contextlib.contextmanager
-def _server(command: Sequence[str], errors: IO[bytes]) -> Iterator["subprocess.Popen[str]"]:
-    try:
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
-    except OSError as error:
-        raise StartError(f"cannot start {command[0]}: {error.strerror}") from error
-    with server:
-        try:
-            yield server
-        finally:
-            server.terminate()
-            try:
-                server.wait(END_S)
-            except subprocess.TimeoutExpired:
-                server.kill()
-
-
-def _address(server: "subprocess.Popen[str]", errors: IO[bytes]) -> str:
-    """Wait until the server says that it is ready, and where."""
-    assert server.stdout is not None, "its output is a pipe"
-    for text in server.stdout:
-        words = text.split()
-        if words[:1] == [URL]:
-            return words[1]
-    errors.seek(0)
-    said = errors.read().decode(errors="replace").split("\n")
-    last = next((text for text in reversed(said) if text.strip()), "it said nothing")
-    raise StartError(f"the server ended with status {server.wait()} before it was ready: {last}")
 
 
 def _first_token(url: str) -> None:
@@ -154,19 +101,19 @@ def table(cold: Start | None, warm: Sequence[Start]) -> str:
 def _run(args: argparse.Namespace) -> int:
     fill(args, USUAL, QUICK)
     model = path_of(settings_of(args))
-    fixed = ["--model", model, "--port", "0"]
-    rest = flags_of(args, ("model", "port"))
+    start = (*SERVE, *FREE_PORT, "--model", model)
+    rest = flags_of(vars(args), ("model", "port"))
     warm: list[Start] = []
     cold = None
     total = args.cold + args.num_iters_warmup + args.num_iters
     with tqdm(total=total, disable=args.disable_tqdm, unit="start") as bar:
         if args.cold:
             with tempfile.TemporaryDirectory(prefix="headway-cold-") as folder:
-                others = flags_of(args, ("model", "port", "cache_dir"))
-                cold = time_start([*COMMAND, *fixed, "--cache-dir", folder, *others])
+                others = flags_of(vars(args), ("model", "port", "cache_dir"))
+                cold = time_start([*start, "--cache-dir", folder, *others])
             bar.update()
         for _ in range(args.num_iters_warmup + args.num_iters):
-            warm.append(time_start([*COMMAND, *fixed, *rest]))
+            warm.append(time_start([*start, *rest]))
             bar.update()
     measured = warm[args.num_iters_warmup :]
     print(table(cold, measured))

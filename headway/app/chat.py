@@ -6,11 +6,13 @@ import importlib
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any, TextIO
 
 from headway.app.client import AnswerFailed, Client, key_from
 from headway.app.conversation import Act, Conversation
-from headway.app.own_server import model_options, own_server
+from headway.app.models import pull_builtin
+from headway.app.served import FREE_PORT, SERVE, running_server
 from headway.core.base.errors import StartError
 
 EXIT_OK, EXIT_FAILED = 0, 1
@@ -150,10 +152,17 @@ def _client(chosen: argparse.Namespace) -> Iterator[Client]:
         with closing(Client(chosen.url, api_key=key, model=chosen.model)) as client:
             yield client
         return
-    print("starting a server for this chat ...", file=sys.stderr)
+    cache = Path(chosen.cache_dir) if chosen.cache_dir else None
+    model = chosen.model or pull_builtin(cache)
+    print(
+        "starting a server for this chat; a first start compiles its kernels ...", file=sys.stderr
+    )
+    options = ["--log-level", "error", "--model", model]
+    if chosen.cache_dir:
+        options += ["--cache-dir", chosen.cache_dir]
     with (
-        own_server(model_options(chosen.model, chosen.cache_dir)) as url,
-        closing(Client(url)) as client,
+        running_server((*SERVE, *FREE_PORT, *options)) as served,
+        closing(Client(served.base_url)) as client,
     ):
         yield client
 

@@ -78,7 +78,7 @@ def run(chosen: argparse.Namespace) -> int:
     """The whole command; raises StartError."""
     folder = Path(chosen.cache_dir) if chosen.cache_dir else user_cache_path("headway")
     if chosen.verb == "pull":
-        print(_pull(folder))
+        print(pull_builtin(folder, verify=True))
     elif chosen.verb == "list":
         found = models_in(folder)
         print(_json(found) if chosen.json else listing(found, folder))
@@ -86,6 +86,15 @@ def run(chosen: argparse.Namespace) -> int:
         shown = show(_path_of(chosen.model, folder))
         print(_json(shown) if chosen.json else telling(shown))
     return EXIT_OK
+
+
+def pull_builtin(folder: Path | None, *, verify: bool = False) -> str:
+    """Path of the built-in model, downloaded with a progress line if it is not here."""
+    console = ConsoleProgress()
+    try:
+        return fetch_builtin(console, folder, verify=verify)
+    finally:
+        console.close()
 
 
 def models_in(folder: Path) -> list[Found]:
@@ -206,14 +215,6 @@ def _path_of(model: str, folder: Path) -> str:
         return str(path)
     named = folder / model
     return str(named if "/" not in model and named.exists() else Path(model))
-
-
-def _pull(folder: Path) -> str:
-    console = ConsoleProgress()
-    try:
-        return fetch_builtin(console, folder, verify=True)
-    finally:
-        console.close()
 
 
 def _json(value: object) -> str:

@@ -1,8 +1,10 @@
-"""A setting of the server as a flag of any command."""
+"""Settings of the server as flags of any command, and back to a command line."""
 
 import argparse
+from collections.abc import Collection, Mapping
+from typing import Any
 
-from headway.app.options import Option
+from headway.app.options import OPTIONS, Option
 from headway.app.settings import default_of
 
 
@@ -29,3 +31,19 @@ def add_option(group: argparse._ActionsContainer, option: Option) -> None:
             metavar=option.name.rpartition("-")[2].upper(),
             help=text,
         )
+
+
+def flags_of(values: Mapping[str, Any], left_out: Collection[str] = ()) -> list[str]:
+    """Those of the options of `headway serve` that have a value, as its command line has them."""
+    flags: list[str] = []
+    for option in OPTIONS:
+        if option.key not in values or option.key in left_out:
+            continue
+        value = values[option.key]
+        if option.is_switch:
+            flags.append(f"--{'' if value else 'no-'}{option.name}")
+        elif option.takes_many:
+            flags += [f"--{option.name}", *value]
+        else:
+            flags += [f"--{option.name}", str(value)]
+    return flags

@@ -1,21 +1,21 @@
-"""A server of our own for a benchmark: started on a free port, stopped at the end."""
+"""A server of our own for the time of one command: started on a free port, stopped at the end."""
 
 import os
-import signal
-import socket
 import subprocess
 import sys
-import time
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
-
-import httpx
+from threading import Timer
+from typing import IO, NamedTuple
 
 from headway.core.base.errors import StartError
 
-START_S, STOP_S, POLL_S = 300.0, 60.0, 0.1
+SERVE = (sys.executable, "-m", "headway.app.cli", "serve")
+FREE_PORT = ("--port", "0")  # the server takes one, and says which
+START_S, STOP_S = 300.0, 60.0
+URL = "URL"  # in front of the address in what a ready server prints
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -27,29 +27,16 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def running_server(options: Sequence[str]) -> Iterator[Served]:
-    """`headway serve` with these options, ready; raises StartError when it does not get there."""
-    port = free_port()
-    command = [sys.executable, "-m", "headway.app.cli", "serve", "--port", str(port), *options]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    try:
-        served = Served(f"http://127.0.0.1:{port}", process.pid)
-        _wait_until_ready(process, served.base_url + "/ready")
-        yield served
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+def running_server(command: Sequence[str], within: float = START_S) -> Iterator[Served]:
+    """A server from the moment it is ready until the block ends.
 
+    command  of `SERVE`, or of another program that prints the line `URL http://...`
+    within   seconds after which a server that is not ready is ended
 
-def free_port() -> int:
-    """A port of loopback that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    Raises StartError, with the last line of its stderr, when it does not get that far.
+    """
+    with tempfile.TemporaryFile() as errors, _process(command, errors) as server:
+        yield Served(_address(server, errors, within), server.pid)
 
 
 def resident_bytes(pid: int) -> int:
@@ -66,15 +53,40 @@ def resident_bytes(pid: int) -> int:
     return total
 
 
-def _wait_until_ready(process: "subprocess.Popen[bytes]", url: str) -> None:
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise StartError(f"the server ended with status {process.returncode}; see above")
+@contextmanager
+def _process(command: Sequence[str], errors: IO[bytes]) -> Iterator["subprocess.Popen[str]"]:
+    try:
+        # A session of its own: Ctrl-C at the terminal is for the command, not for its server.
+        server = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+        )
+    except OSError as error:
+        raise StartError(f"cannot start {command[0]}: {error.strerror}") from error
+    with server:
         try:
-            if httpx.get(url, timeout=5.0, trust_env=False).status_code == httpx.codes.OK:
-                return
-        except httpx.TransportError:
-            pass  # not listening yet
-        time.sleep(POLL_S)
-    raise StartError(f"the server was not ready within {START_S:g} s")
+            yield server
+        finally:
+            server.terminate()
+            try:
+                server.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                server.kill()
+
+
+def _address(server: "subprocess.Popen[str]", errors: IO[bytes], within: float) -> str:
+    """Wait until the server says that it is ready, and where."""
+    assert server.stdout is not None, "its output is a pipe"
+    alarm = Timer(within, server.kill)
+    alarm.daemon = True
+    alarm.start()
+    try:
+        for text in server.stdout:
+            words = text.split()
+            if words[:1] == [URL]:
+                return words[1]
+    finally:
+        alarm.cancel()
+    errors.seek(0)
+    said = errors.read().decode(errors="replace").split("\n")
+    last = next((text for text in reversed(said) if text.strip()), "it said nothing")
+    raise StartError(f"the server ended with status {server.wait()} before it was ready: {last}")

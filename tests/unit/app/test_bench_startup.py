@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from headway.app.bench_startup import Start, figures, flags_of, table, time_start
+from headway.app.bench_startup import Start, figures, table, time_start
+from headway.app.option_flags import flags_of
 from headway.core.base.errors import StartError
 
 SERVER = """
@@ -48,7 +49,7 @@ def test_options_of_serve_are_passed_on_as_they_were_given() -> None:
     args = argparse.Namespace(
         port="1", threads="2", enable_prefix_caching=False, served_model_name=["a", "b"]
     )
-    assert sorted(flags_of(args, ["port"])) == sorted(
+    assert sorted(flags_of(vars(args), ["port"])) == sorted(
         ["--served-model-name", "a", "b", "--threads", "2", "--no-enable-prefix-caching"]
     )
 
