@@ -10,12 +10,13 @@ tenth of the steps, because whatever else runs on the machine only adds to them.
 import argparse
 import gc
 import json
-import platform
-import subprocess
+import sys
 import time
 from array import array
 from pathlib import Path
 from typing import Any
+
+from run_workloads import commit, machine, plain, versions
 
 from headway.core.base.units import Seconds
 from headway.core.engine.core import EngineCore
@@ -129,14 +130,12 @@ def main() -> None:
             f"{row['commit_ms']:>10.3f} {row['step_ms']:>9.3f}"
         )
     if args.json:
-        commit = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-        ).stdout.strip()
         about = {
             "question": "what the scheduler costs a step",
-            "commit": commit,
-            "machine": platform.processor() or platform.machine(),
-            "python": platform.python_version(),
+            "commit": commit(),
+            "machine": machine(),
+            "versions": versions(),
+            "command": plain([sys.executable, *sys.argv]),
             "steps": STEPS,
         }
         args.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")

@@ -12,9 +12,12 @@ import argparse
 import cProfile
 import json
 import pstats
+import sys
 import time
 from pathlib import Path
 from random import Random
+
+from run_workloads import commit, machine, plain, versions
 
 from headway.core.engine.settings import ResolvedEngine
 from headway.core.sim.costs import StepTable
@@ -82,7 +85,9 @@ def main() -> None:
         profiler.disable()
         pstats.Stats(profiler).sort_stats("tottime").print_stats(25)
     if options.json:
-        options.json.write_text(json.dumps({"runs": runs}, indent=1) + "\n")
+        about = {"commit": commit(), "machine": machine(), "versions": versions()}
+        about["command"] = plain([sys.executable, *sys.argv])
+        options.json.write_text(json.dumps({**about, "runs": runs}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
