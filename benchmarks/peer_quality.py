@@ -134,8 +134,14 @@ def ask_llama_cpp(client: httpx.Client, ids: Sequence[int]) -> list[float]:
 def next_token_score(client: httpx.Client, prompt: Sequence[int], token: int) -> float:
     """Log-probability of one token after a prompt."""
     for count in CANDIDATES:
-        body = {"prompt": list(prompt), "n_predict": 1, "n_probs": count, "cache_prompt": True}
+        # An end of text would come without candidates; they are of the logits before any bias.
+        more = {"n_probs": count, "cache_prompt": True, "ignore_eos": True}
+        body = {"prompt": list(prompt), "n_predict": 1, **more}
         answer = client.post("/completion", json=body).raise_for_status().json()
+        if not answer.get("completion_probabilities"):
+            raise ServerFailedError(
+                f"no candidates after {len(prompt)} tokens: {str(answer)[:200]}"
+            )
         for each in answer["completion_probabilities"][0]["top_logprobs"]:
             if each["id"] == token:
                 return float(each["logprob"])
