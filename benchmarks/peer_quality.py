@@ -33,6 +33,7 @@ from headway.service.loaders.tokenizer_files import build_tokenizer
 
 MAX_TOKENS = 512
 REFERENCE = "transformers:generate-f32"
+DRAWS = 50  # until one is a whole character
 CANDIDATES = (400, 50_000)  # of llama.cpp's answer: the token is nearly always among the first
 SCORE_S = 900.0
 
@@ -134,18 +135,27 @@ def ask_llama_cpp(client: httpx.Client, ids: Sequence[int]) -> list[float]:
 def next_token_score(client: httpx.Client, prompt: Sequence[int], token: int) -> float:
     """Log-probability of one token after a prompt."""
     for count in CANDIDATES:
-        # An end of text would come without candidates; they are of the logits before any bias.
-        more = {"n_probs": count, "cache_prompt": True, "ignore_eos": True}
-        body = {"prompt": list(prompt), "n_predict": 1, **more}
-        answer = client.post("/completion", json=body).raise_for_status().json()
-        if not answer.get("completion_probabilities"):
-            raise ServerFailedError(
-                f"no candidates after {len(prompt)} tokens: {str(answer)[:200]}"
-            )
-        for each in answer["completion_probabilities"][0]["top_logprobs"]:
+        for each in candidates(client, prompt, count):
             if each["id"] == token:
                 return float(each["logprob"])
     raise ServerFailedError(f"no log-probability of token {token} in the whole vocabulary")
+
+
+def candidates(client: httpx.Client, prompt: Sequence[int], count: int) -> list[dict[str, Any]]:
+    """The best next tokens, by the logits before any bias or temperature.
+
+    An answer that is an end of text or half a character comes without them, so another one is
+    drawn then.
+    """
+    more = {"n_probs": count, "cache_prompt": True, "ignore_eos": True}
+    for seed in range(DRAWS):
+        draw = {"seed": seed, "temperature": 1.5 if seed else 0.0}
+        body = {"prompt": list(prompt), "n_predict": 1, **more, **draw}
+        answer = client.post("/completion", json=body).raise_for_status().json()
+        if answer.get("completion_probabilities"):
+            found: list[dict[str, Any]] = answer["completion_probabilities"][0]["top_logprobs"]
+            return found
+    raise ServerFailedError(f"{DRAWS} draws after {len(prompt)} tokens came without candidates")
 
 
 def score_in_process(name: str, texts: dict[str, list[int]]) -> dict[str, list[float]]:
