@@ -147,15 +147,15 @@ class FakeReplica:
         self.on_demand = False
         self.held: list[str] = []
         self.budgets: list[float | None] = []
-        self.loaded = asyncio.Event()  # what requests wait for where it is loaded on demand
+        self.is_here = asyncio.Event()  # what requests wait for where it is loaded on demand
 
     async def hold(self, request_id: str, budget_s: float | None) -> float:
-        """At once, or when `loaded` is set."""
+        """At once, or when `is_here` is set."""
         self.held.append(request_id)
         self.budgets.append(budget_s)
-        waits = self.on_demand and not self.loaded.is_set()
+        waits = self.on_demand and not self.is_here.is_set()
         if waits:
-            await self.loaded.wait()
+            await self.is_here.wait()
         if self.state is not ReplicaState.READY:
             raise ReplicaNotReady(f"the engine is not ready: {self.reason}", Seconds(7.0))
         return 0.25 if waits else 0.0
