@@ -230,7 +230,7 @@ class ModelPool:
     async def _load(self) -> None:
         self._residency.loading(self._clock.now())
         about = {"model": self.name}
-        log.info("model_loading", extra=about)
+        log.info("pool_loading", extra=about)
         error: StartError | None = None
         try:
             self._replica = self._make(self._watching())
@@ -242,7 +242,7 @@ class ModelPool:
             await self._drop()
             self._reason = failure.message
             self._residency.failed(self._clock.now())
-            log.error("model_failed", extra=about | {"cause": failure.message})
+            log.error("pool_load_failed", extra=about | {"cause": failure.message})
         else:
             self._note_loaded()
         self._settle(error)
@@ -254,7 +254,7 @@ class ModelPool:
         await self._drop()
         self._reason = "not loaded; a request for it loads it"
         self._residency.unloaded(self._clock.now())
-        log.info("model_unloaded", extra={"model": self.name})
+        log.info("pool_unloaded", extra={"model": self.name})
         self._tell()
 
     async def _drop(self) -> None:
@@ -280,7 +280,7 @@ class ModelPool:
         if self._residency.stage is Stage.LOADING:
             self._residency.loaded(self._clock.now())
             took_s = self._residency.counts.last_load_s
-            log.info("model_loaded", extra={"model": self.name, "took_s": took_s})
+            log.info("pool_loaded", extra={"model": self.name, "took_s": took_s})
 
     def _settle(self, outcome: StartError | None) -> None:
         """The first load has ended, well or badly; later ones change nothing."""

@@ -68,7 +68,7 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         models=models,
         meter=models.default.meter
         if len(models.all) == 1
-        else Meter(_labelled(exporter, NO_MODEL), needs.clock),
+        else Meter(_labelled(exporter, NO_MODEL), needs.clock, NO_MODEL),
         condition=condition,
         pages=Pages(condition, models, exporter, needs.version),
         token_pages=TokenPages(models, needs.api_limits),
@@ -88,7 +88,7 @@ def admit_limits(engine: EngineSettings, context_length: int) -> AdmitLimits:
 def _serve(each: ModelNeeds, needs: GatewayNeeds, exporter: Exporter) -> Served:
     """One model's own parts: its queue, its threads, its counters."""
     labelled = _labelled(exporter, each.model.names[0])
-    meter = Meter(labelled, needs.clock)
+    meter = Meter(labelled, needs.clock, each.model.names[0])
     admitter = Admitter(admit_limits(each.engine, each.model.context_length))
     has_cache = each.engine.enable_prefix_caching
     gauges = Gauges(each.pool, admitter, meter, each.totals, has_prefix_cache=has_cache)

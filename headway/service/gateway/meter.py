@@ -53,7 +53,8 @@ def outcome_of(error: HeadwayError) -> Outcome:
 class Meter:
     """Counts requests into the exporter; one a model."""
 
-    def __init__(self, exporter: Labelled, clock: Clock) -> None:
+    def __init__(self, exporter: Labelled, clock: Clock, model: str) -> None:
+        self.model = model
         self.exporter = exporter
         self.clock = clock
         self.num_open = 0
@@ -140,6 +141,7 @@ class RequestMeter:
             "request_finished",
             extra={
                 "request_id": shown_id,
+                "model": self._meter.model,
                 "endpoint": self._endpoint,
                 "outcome": outcome.value,
                 "took_s": took,
