@@ -115,7 +115,7 @@ class ModelPool:
             return
         unloads = self._residency.counts.unloads
         self._tell()
-        while self._residency.counts.unloads == unloads:
+        while self._residency.counts.unloads == unloads and self._keeper is not None:
             await self._moved.wait()
 
     def residency(self) -> Residency:
@@ -126,7 +126,8 @@ class ModelPool:
         """The replica's, with what the pool knows beside it; never blocks."""
         now, residency = self._clock.now(), self._residency
         is_on_demand = residency.settings.load == LoadWhen.DEMAND
-        seen = self._replica.view() if self._replica is not None else None
+        is_gone = residency.stage in (Stage.UNLOADED, Stage.FAILED)
+        seen = self._replica.view() if self._replica is not None and not is_gone else None
         if seen is None:
             return ReplicaView(
                 state=STATES[residency.stage],
@@ -202,6 +203,8 @@ class ModelPool:
         residency = self._residency
         if residency.stage is Stage.FAILED:
             return not residency.is_wanted
+        if view.state in (ReplicaState.STOPPED, ReplicaState.FAILED):
+            return True
         if residency.stage is Stage.LOADED:  # it died, or is stuck
             return view.state is not ReplicaState.STARTING
         expected = residency.expected_s(self._clock.now())
@@ -229,8 +232,7 @@ class ModelPool:
 
     async def _load(self) -> None:
         self._residency.loading(self._clock.now())
-        about = {"model": self.name}
-        log.info("pool_loading", extra=about)
+        log.info("pool_loading", extra={"model": self.name})
         error: StartError | None = None
         try:
             self._replica = self._make(self._watching())
@@ -239,10 +241,8 @@ class ModelPool:
             await self._replica.wait_ready()
         except StartError as failure:
             error = failure
+            self._note_failed(failure.message)
             await self._drop()
-            self._reason = failure.message
-            self._residency.failed(self._clock.now())
-            log.error("pool_load_failed", extra=about | {"cause": failure.message})
         else:
             self._note_loaded()
         self._settle(error)
@@ -271,6 +271,8 @@ class ModelPool:
             # At once, so that no request finds it ready and is refused.
             if view.state is ReplicaState.READY:
                 self._note_loaded()
+            elif view.state is ReplicaState.FAILED:
+                self._note_failed(view.reason)
             self._tell()
             outer.on_state(view)
 
@@ -281,6 +283,12 @@ class ModelPool:
             self._residency.loaded(self._clock.now())
             took_s = self._residency.counts.last_load_s
             log.info("pool_loaded", extra={"model": self.name, "took_s": took_s})
+
+    def _note_failed(self, cause: str) -> None:
+        if self._residency.stage is Stage.LOADING:
+            self._reason = cause
+            self._residency.failed(self._clock.now())
+            log.error("pool_load_failed", extra={"model": self.name, "cause": cause})
 
     def _settle(self, outcome: StartError | None) -> None:
         """The first load has ended, well or badly; later ones change nothing."""
