@@ -38,14 +38,14 @@ def entry_of_text(text: object, where: str) -> Values:
     given: dict[str, object] = {"model": path} if path else {}
     for pair in pairs:
         key, _, value = pair.partition("=")
-        name = key.replace("-", "_")
-        before = given.get(name)
-        if before is None:
-            given[name] = value
-        elif name in BY_KEY and BY_KEY[name].takes_many:
-            given[name] = f"{before},{value}"
+        flag = key.replace("_", "-")
+        option = BY_KEY.get(flag.replace("-", "_"))
+        if flag not in given:
+            given[flag] = value
+        elif option is not None and option.takes_many:
+            given[flag] = f"{given[flag]},{value}"
         else:
-            raise InvalidSetting(f"{where} {path}: {key}", "is given twice")
+            raise InvalidSetting(f"{where} {path}: {flag}", "is given twice")
     return _read(given.items(), f"{where} {path}: ")
 
 

@@ -130,6 +130,16 @@ class JoiningTemplate:
         return list(tokenizer.encode(text, add_special=False, parse_special=False))
 
 
+class Holds:
+    """Who holds a fake pool, and what a request waits for there."""
+
+    def __init__(self) -> None:
+        self.on_demand = False
+        self.held: list[str] = []
+        self.budgets: list[float | None] = []
+        self.is_here = asyncio.Event()  # what requests wait for where it is loaded on demand
+
+
 class FakeReplica:
     """A Pool whose requests wait until the test, or `script`, answers them."""
 
@@ -144,26 +154,23 @@ class FakeReplica:
         self.boxes: dict[str, RequestMailbox] = {}
         self.cancelled: list[str] = []
         self.script: Callable[[FakeReplica, EngineRequest], None] | None = None
-        self.on_demand = False
-        self.held: list[str] = []
-        self.budgets: list[float | None] = []
-        self.is_here = asyncio.Event()  # what requests wait for where it is loaded on demand
+        self.holds = Holds()
 
     async def hold(self, request_id: str, budget_s: float | None) -> float:
         """At once, or when `is_here` is set."""
-        self.held.append(request_id)
-        self.budgets.append(budget_s)
-        waits = self.on_demand and not self.is_here.is_set()
+        self.holds.held.append(request_id)
+        self.holds.budgets.append(budget_s)
+        waits = self.holds.on_demand and not self.holds.is_here.is_set()
         if waits:
-            await self.is_here.wait()
+            await self.holds.is_here.wait()
         if self.state is not ReplicaState.READY:
             raise ReplicaNotReady(f"the engine is not ready: {self.reason}", Seconds(7.0))
         return 0.25 if waits else 0.0
 
     def release(self, request_id: str) -> None:
         """Note it."""
-        if request_id in self.held:
-            self.held.remove(request_id)
+        if request_id in self.holds.held:
+            self.holds.held.remove(request_id)
 
     def residency(self) -> Residency:
         """Of one that has never been loaded."""
@@ -179,7 +186,7 @@ class FakeReplica:
             retry_after_s=7.0,
             hello=self.hello,
             status=self.status,
-            on_demand=self.on_demand,
+            on_demand=self.holds.on_demand,
         )
 
     def call(self, request: EngineRequest) -> RequestMailbox:
