@@ -239,13 +239,13 @@ def unpacked(packed: PackedLinear, outputs: npt.NDArray[np.int64]) -> RawMatrix:
     fours = panels[:, :end].view(np.uint32).reshape(len(panels), groups, -1, COLUMNS)
     scales = panels[:, end : end + groups * 2 * COLUMNS].view(np.uint16)
     scales = scales.reshape(len(panels), groups, COLUMNS)
-    rows = np.empty((len(outputs), groups, 2 + code_bytes), np.uint8)
-    rows[..., :2] = np.ascontiguousarray(scales[panel, :, column, None]).view(np.uint8)
+    blocks = np.empty((len(outputs), groups, 2 + code_bytes), np.uint8)
+    blocks[..., :2] = np.ascontiguousarray(scales[panel, :, column, None]).view(np.uint8)
     values_of = np.ascontiguousarray(fours[panel, :, :, column])
     if packed.format is Format.Q8_0:
         values_of ^= np.uint32(0x80808080)
-    rows[..., 2:] = values_of.view(np.uint8)
-    rows = rows.reshape(len(outputs), -1)
+    blocks[..., 2:] = values_of.view(np.uint8)
+    rows = blocks.reshape(len(outputs), -1)
     if packed.format is not Format.Q4_1:
         return RawMatrix(packed.format.name, rows)
     # Without c, the numbers are those of Q4_0.
@@ -326,11 +326,12 @@ def _fill_blocks(format_: Format, rows: Bytes, groups: int, chunk: Bytes) -> Non
         )
     if format_ is Format.Q8_0:
         fours ^= np.uint32(0x80808080)
-    parts = [fours.transpose(0, 2, 3, 1), scales[..., 0].transpose(0, 2, 1)]
+    parts = [_as_bytes(fours.transpose(0, 2, 3, 1)), _as_bytes(scales[..., 0].transpose(0, 2, 1))]
     if format_ is Format.Q4_1:
-        parts.append(_paired_constants(scales.view(np.float16).astype(np.float32)))
+        constants = _paired_constants(scales.view(np.float16).astype(np.float32))
+        parts.append(_as_bytes(constants))
     start = 0
-    for part in map(_as_bytes, parts):
+    for part in parts:
         chunk[:, start : start + part.shape[1]] = part
         start += part.shape[1]
     chunk[:, start:] = 0
