@@ -21,7 +21,7 @@ from headway.service.loaders.model_files import open_model
 from headway.service.replica.server import Loaded
 from headway.service.wire.spec import Launch, ReplicaSpec
 
-HEADS = ("token_embd.weight", "output.weight", "embed_tokens.weight", "lm_head.weight")
+HEADS = ("token_embd.weight", "output.weight")
 BYTES_PER_VALUE = {"Q8_0": 34 / 32, "Q4_1": 20 / 32, "F16": 4}  # F16 becomes float32
 
 
@@ -80,7 +80,7 @@ def _packed_bytes(tensor: TensorEntry, quantization: Quantization) -> int:
         tensor.name,
         tensor.shape[0],  # GGUF's order
         quantization,
-        is_head=tensor.name.endswith(HEADS),
+        is_head=tensor.name.endswith((*HEADS, "embed_tokens.weight", "lm_head.weight")),
     )
     if kind == tensor.type_name and kind != "F16":
         return tensor.num_bytes
