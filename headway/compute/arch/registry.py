@@ -1,24 +1,22 @@
-"""Which families there are."""
+"""From a card to its family's tensors."""
 
-from collections.abc import Callable, Mapping
-
-from headway.compute.arch import llama
+from headway.compute.arch.families import FAMILIES
 from headway.compute.arch.family import TensorSpec
+from headway.compute.arch.tensors import specs_of
 from headway.core.base.errors import ModelFileError
 from headway.core.base.model_card import ModelCard
 
-TENSOR_SPECS: Mapping[str, Callable[[ModelCard], tuple[TensorSpec, ...]]] = {
-    llama.ARCHITECTURE: llama.tensor_specs,
-}
-
 
 def tensor_specs(card: ModelCard) -> tuple[TensorSpec, ...]:
-    """The tensors of the card's family; raises ModelFileError for a family not known."""
-    family = TENSOR_SPECS.get(card.architecture)
+    """Every tensor that the card's files hold or may hold, layers in order.
+
+    Raises ModelFileError for a family that is not known.
+    """
+    family = FAMILIES.get(card.architecture)
     if family is None:
         raise ModelFileError(
             card.path,
             f"architecture {card.architecture!r} is not supported; "
-            f"supported: {', '.join(sorted(TENSOR_SPECS))}",
+            f"supported: {', '.join(sorted(FAMILIES))}",
         )
-    return family(card)
+    return tuple(specs_of(family, card))

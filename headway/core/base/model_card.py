@@ -5,6 +5,20 @@ from enum import Enum
 import msgspec
 
 
+class FileFormat(Enum):
+    """How the weights lie on disk."""
+
+    GGUF = "gguf"  # one file
+    SAFETENSORS = "safetensors"  # a folder as Hugging Face's libraries write it
+
+
+class Activation(Enum):
+    """What the gate of the MLP goes through before it is multiplied with `up`."""
+
+    SILU = "silu"
+    GELU_TANH = "gelu_tanh"  # 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3)))
+
+
 class RopeScalingKind(Enum):
     """How rotary frequencies are stretched for contexts longer than those of training."""
 
@@ -28,11 +42,16 @@ class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """A decoder's shape and habits, as read from GGUF metadata or config.json."""
+    """A decoder's shape and habits, as read from GGUF metadata or config.json.
 
-    path: str
-    name: str  # general.name, or the file's stem
-    architecture: str  # "llama"
+    Defaults are Llama's. How an executor uses each field: `compute/arch/family.py`.
+    """
+
+    path: str  # of the file, or of the folder
+    name: str  # general.name, or the stem of the path
+    architecture: str  # a family of compute/arch/registry.py: "llama"
+    file_format: FileFormat = FileFormat.GGUF
+    tensor_prefix: str = "model."  # in folders: what stands before "layers." in names
     num_layers: int
     hidden_size: int
     intermediate_size: int
@@ -42,11 +61,29 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     rope_dim: int  # leading part of head_dim that is rotated
     rope_theta: float
     rope_scaling: RopeScaling | None = None
+    local_rope_theta: float = 0.0  # of layers with a window, never scaled; 0: as all others
     vocab_size: int  # rows of the embedding
     context_length: int  # tokens the model was trained for
     norm_eps: float
     # Of each layer, how many positions a token sees, its own the last; 0: all. (): all everywhere.
     sliding_windows: tuple[int, ...] = ()
+    activation: Activation = Activation.SILU
+    embedding_scale: float = 1.0  # rows of the embedding are multiplied by it
+    query_scale: float = 0.0  # scores are multiplied by it; 0: head_dim**-0.5
+    is_head_tied: bool | None = None  # None: tied if the file has no head of its own
+
+    @property
+    def score_scale(self) -> float:
+        """What the products of queries and keys are multiplied by."""
+        return self.query_scale or self.head_dim**-0.5
+
+    def window_of(self, layer: int) -> int:
+        """How many positions a token of the layer sees, its own the last; 0: all."""
+        return self.sliding_windows[layer] if self.sliding_windows else 0
+
+    def is_local(self, layer: int) -> bool:
+        """Whether the layer turns its heads by `local_rope_theta`."""
+        return self.local_rope_theta > 0.0 and self.window_of(layer) > 0
 
     def kv_bytes_per_token(self, bytes_per_value: float) -> int:
         """Bytes of K and V over all layers for one position.

@@ -4,10 +4,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from headway.compute.arch.rope import inverse_frequencies
+from headway.compute.arch.rope import inverse_frequencies, local_frequencies
 from headway.core.base.errors import ModelFileError
 from headway.core.base.model_card import RopeScaling, RopeScalingKind
-from tests.unit.compute.arch.test_llama import card
+from tests.unit.compute.arch.test_registry import card
 
 PLAIN = card()
 
@@ -51,3 +51,24 @@ def test_factors_divide_and_replace_llama3_parameters() -> None:
 def test_an_unsupported_kind_is_refused() -> None:
     with pytest.raises(ModelFileError, match="'yarn' is not supported"):
         scaled(RopeScaling(kind=RopeScalingKind.YARN, factor=2.0))
+
+
+def test_local_layers_turn_by_their_own_theta_unscaled() -> None:
+    model = msgspec.structs.replace(
+        PLAIN,
+        rope_scaling=RopeScaling(kind=RopeScalingKind.LINEAR, factor=8.0),
+        num_layers=2,
+        sliding_windows=(0, 16),
+        local_rope_theta=100.0,
+    )
+    found = local_frequencies(model)
+    assert found is not None
+    assert found[1] == pytest.approx(100.0 ** (-2 / model.rope_dim))
+    assert not model.is_local(0)
+    assert model.is_local(1)
+
+
+def test_there_are_no_local_frequencies_without_a_theta_or_a_window() -> None:
+    plain = msgspec.structs.replace(PLAIN, num_layers=1)
+    assert local_frequencies(msgspec.structs.replace(plain, local_rope_theta=100.0)) is None
+    assert local_frequencies(msgspec.structs.replace(plain, sliding_windows=(16,))) is None
