@@ -1,6 +1,6 @@
 """Whom to stop for a more important request, and how: pure decisions over numbers.
 
-Nobody is stopped for an equal or less important class, and nobody at all when all of those
+Nobody is stopped for an equal (guests aside) or less important class, and nobody at all when all of those
 who may be stopped would not be enough.
 """
 
@@ -23,6 +23,7 @@ class Holder(NamedTuple):
     blocks: Blocks  # that would become available
     lost: float  # what stopping it costs; any unit, the same for all
     num_preempted: int
+    is_guest: bool = False  # has its slot only as long as nobody entitled to it comes
 
 
 class Claim(NamedTuple):
@@ -32,10 +33,16 @@ class Claim(NamedTuple):
     rank: int
     blocks: int
     slots: int
+    is_host: bool = False  # wants a slot that is its kind's own
 
-    def may_stop(self, slo_class: int, rank: int) -> bool:
-        """True for those who are less important by class, and were not lifted to its rank."""
-        return slo_class > self.slo_class and rank > self.rank
+    def may_stop(self, slo_class: int, rank: int, is_guest: bool) -> bool:
+        """True for those who are less important by class, and were not lifted to its rank.
+
+        Guests are not protected by what lifted them, and give way to a host of their own class.
+        """
+        if is_guest and self.is_host:
+            return slo_class >= self.slo_class
+        return slo_class > self.slo_class and (is_guest or rank > self.rank)
 
 
 class Way(Enum):
@@ -75,7 +82,7 @@ def choose_victims(holders: Iterable[Holder], claim: Claim) -> tuple[int, ...] |
     stopped who is not needed.
     """
     candidates = sorted(
-        (h for h in holders if claim.may_stop(h.slo_class, h.rank)),
+        (h for h in holders if claim.may_stop(h.slo_class, h.rank, h.is_guest)),
         key=lambda h: (h.num_preempted >= MAX_PREEMPTIONS, -h.slo_class, -h.rank, h.lost, -h.id),
     )
     chosen: list[Holder] = []
