@@ -66,13 +66,11 @@ class Door:
         self._watched = now
         wait = Seconds(0.0) if is_idle else self._best_effort()
         self.best_effort_wait = wait
-        host = kv.host
         scheduler.ladder.observe(
             Signals(
                 free_share=kv.num_available / kv.num_blocks,
                 preemptions=scheduler.preemptions.for_blocks,
                 delay=wait,
-                host_fill=host.used / host.total if host.total else 1.0,
                 is_idle=is_idle,
             ),
             now,

@@ -47,7 +47,7 @@ class StepBudget:
         return self._within(self._seconds_for(target), start, num_tokens)
 
     def full_chunk(self) -> int:
-        """Tokens from a prompt's beginning that fit a step beside nothing else; measured if known."""
+        """Tokens from a prompt's beginning that fit a step of their own, as measured."""
         if self._itl_target is None or not self.cost.knows_prefill:
             return self._max_tokens
         seconds = self.cost.seconds(StepWork(prefill_tokens=1))

@@ -11,9 +11,9 @@ from headway.core.tenancy.tenant import NUM_CLASSES
 
 # Of the time that a step may take, for prompts less important than one that is computed in it.
 # Short of nothing, because what decodes leave of a short step costs hardly anybody's time.
-BESIDE = 0.4
+BESIDE = 0.3
 # The same for prompts less important than a class of which somebody came lately.
-EXPECTED = 0.6
+EXPECTED = 0.45
 LATELY = 10.0  # seconds
 
 

@@ -1,7 +1,7 @@
 """Whom to stop for a more important request, and how: pure decisions over numbers.
 
-Nobody is stopped for an equal (guests aside) or less important class, and nobody at all when all of those
-who may be stopped would not be enough.
+Nobody is stopped for an equal (guests aside) or less important class, and nobody at all when
+all of those who may be stopped would not be enough.
 """
 
 from collections.abc import Iterable

@@ -153,9 +153,7 @@ class Scheduler:
         if self._lanes.was_short and self.budget.num_left:
             self._lanes.lift()
             planned = [row.sequence for row in self._rows.values()]
-            self._extend_all(
-                s for s in planned if s.standing.is_long and s.standing.rank == rank
-            )
+            self._extend_all(s for s in planned if s.standing.is_long and s.standing.rank == rank)
             for sequence in mine:
                 if sequence.id not in self._rows:
                     self._continue(sequence, sequence.gap, now)
