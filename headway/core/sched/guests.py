@@ -22,12 +22,12 @@ class Guests:
         self._max_long = max_long
         self._max_lifted = max(1, max_num_seqs // LIFTED_SLOT_EVERY)
 
-    def of(self, running: Iterable[Sequence]) -> frozenset[int]:
-        """Ids of the guests: of each kind the latest arrivals are over the number."""
+    def of(self, running: Iterable[Sequence]) -> tuple[frozenset[int], frozenset[int]]:
+        """Ids of the long and of the lifted guests: the latest arrivals over the number."""
         ordered = sorted(running, key=lambda s: s.id)
         long = [s.id for s in ordered if s.standing.is_long]
         lifted = [s.id for s in ordered if s.is_lifted]
-        return frozenset(long[self._max_long :] + lifted[self._max_lifted :])
+        return frozenset(long[self._max_long :]), frozenset(lifted[self._max_lifted :])
 
     def room(self, running: Iterable[Sequence]) -> tuple[bool, bool]:
         """Whether another long one, and another lifted one, would be no guest."""

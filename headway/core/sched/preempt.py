@@ -23,7 +23,7 @@ class Holder(NamedTuple):
     blocks: Blocks  # that would become available
     lost: float  # what stopping it costs; any unit, the same for all
     num_preempted: int
-    is_guest: bool = False  # has its slot only as long as nobody entitled to it comes
+    is_lent: bool = False  # has a slot that is kept for short ones, as a guest
 
 
 class Claim(NamedTuple):
@@ -33,16 +33,16 @@ class Claim(NamedTuple):
     rank: int
     blocks: int
     slots: int
-    is_host: bool = False  # wants a slot that is its kind's own
+    is_host: bool = False  # wants a slot, and such are kept for its kind
 
-    def may_stop(self, slo_class: int, rank: int, is_guest: bool) -> bool:
+    def may_stop(self, slo_class: int, rank: int, is_lent: bool) -> bool:
         """True for those who are less important by class, and were not lifted to its rank.
 
-        Guests are not protected by what lifted them, and give way to a host of their own class.
+        A lent slot is given back to a host of the same class too.
         """
-        if is_guest and self.is_host:
-            return slo_class >= self.slo_class
-        return slo_class > self.slo_class and (is_guest or rank > self.rank)
+        if is_lent and self.is_host and slo_class == self.slo_class:
+            return True
+        return slo_class > self.slo_class and rank > self.rank
 
 
 class Way(Enum):
@@ -82,7 +82,7 @@ def choose_victims(holders: Iterable[Holder], claim: Claim) -> tuple[int, ...] |
     stopped who is not needed.
     """
     candidates = sorted(
-        (h for h in holders if claim.may_stop(h.slo_class, h.rank, h.is_guest)),
+        (h for h in holders if claim.may_stop(h.slo_class, h.rank, h.is_lent)),
         key=lambda h: (h.num_preempted >= MAX_PREEMPTIONS, -h.slo_class, -h.rank, h.lost, -h.id),
     )
     chosen: list[Holder] = []

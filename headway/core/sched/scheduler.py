@@ -314,22 +314,24 @@ class Scheduler:
         request, rank = sequence.group.request, sequence.standing.rank
         is_host = slots > 0 and not sequence.standing.is_long and not sequence.is_lifted
         claim = Claim(request.slo_class, rank, blocks, slots, is_host)
-        guests = self._guests.of(self.running.values())
+        lent, unprotected = self._guests.of(self.running.values())
         holders = [
-            self._as_holder(s, is_guest=s.id in guests)
+            self._as_holder(s, s.id in lent, its_rank)
             for s in self.running.values()
-            if claim.may_stop(s.group.request.slo_class, s.standing.rank, s.id in guests)
+            if claim.may_stop(
+                s.group.request.slo_class,
+                its_rank := s.group.request.slo_class if s.id in unprotected else s.standing.rank,
+                s.id in lent,
+            )
         ]
         return [self.running[number] for number in choose_victims(holders, claim) or ()]
 
-    def _as_holder(self, sequence: Sequence, *, is_guest: bool) -> Holder:
+    def _as_holder(self, sequence: Sequence, is_lent: bool, rank: int) -> Holder:
         assert sequence.table is not None, f"sequence {sequence.id} runs without a table"
         blocks = self.kv.num_sole(sequence.table)
         lost = self.swap.loss(sequence)
-        standing, slo_class = sequence.standing, sequence.group.request.slo_class
-        return Holder(
-            sequence.id, slo_class, standing.rank, blocks, lost, standing.num_preempted, is_guest
-        )
+        slo_class, times = sequence.group.request.slo_class, sequence.standing.num_preempted
+        return Holder(sequence.id, slo_class, rank, blocks, lost, times, is_lent)
 
     def _open_table(self, sequence: Sequence) -> BlockTable:
         leader, request = sequence.leader, sequence.group.request

@@ -28,8 +28,8 @@ def lane_machine() -> Drive:
 
 def test_the_latest_beyond_what_their_kind_is_entitled_to_are_guests() -> None:
     guests = Guests(8, max_long=7)
-    assert guests.of(long_ones(7)) == frozenset()
-    assert guests.of(long_ones(8)) == {7}
+    assert guests.of(long_ones(7)) == (frozenset(), frozenset())
+    assert guests.of(long_ones(8)) == (frozenset({7}), frozenset())
     assert guests.room(long_ones(6)) == (True, True)
     assert guests.room(long_ones(7)) == (False, True)
 
