@@ -97,7 +97,9 @@ def watch_class_order(scheduler: Scheduler, seen: list[tuple[int, int]]) -> None
         claimant = claimants[-1]
         ours, theirs = claimant.group.request.slo_class, victim.group.request.slo_class
         assert theirs >= ours, f"class {theirs} is stopped for class {ours}"
-        assert theirs > ours or victim.id >= claimant.id, "an earlier equal is stopped"
+        gives_back = victim.standing.is_long and not claimant.standing.is_long
+        is_later = victim.id >= claimant.id or gives_back
+        assert theirs > ours or is_later, "an earlier equal is stopped"
         seen.append((ours, theirs))
         preempt(victim, *rest)
 

@@ -170,7 +170,7 @@ OPTIONS: tuple[Option, ...] = (
         whole(1),
         "Prompts above this go by the slow lane",
         unit="tokens",
-        default="a quarter of the context",
+        default="what takes six full steps, as measured",
     ),
     Option(
         "long-output",
@@ -178,7 +178,6 @@ OPTIONS: tuple[Option, ...] = (
         whole(1),
         "Requests with a max_tokens above this go by the slow lane",
         unit="tokens",
-        default="half of the context",
     ),
     Option(
         "slow-lane-share",

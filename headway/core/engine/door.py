@@ -7,6 +7,7 @@ from headway.core.base.units import Seconds
 from headway.core.messages.path import EngineRequest
 from headway.core.sched.deadline import Ahead, Forecast, StepFacts, retry_after, running_tokens
 from headway.core.sched.pressure import Rung, Signals
+from headway.core.sched.queue import Backlog
 from headway.core.sched.scheduler import Scheduler
 from headway.core.tenancy.tenant import SloClass
 
@@ -35,10 +36,11 @@ class Door:
         )
         if problem is not None:
             raise QueueFull(f"the engine's queue is full: {problem}", retry_after(wait))
-        if slo_class == SloClass.INTERNAL and scheduler.ladder.rung is Rung.REFUSE:
+        is_refusing = scheduler.ladder.rung is Rung.REFUSE
+        if slo_class == SloClass.INTERNAL and is_refusing and wait > self._patience / 2:
             raise QueueFull(
                 f"best effort would wait {wait:.0f} s and is refused under this load",
-                retry_after(Seconds(wait - self._patience)),
+                retry_after(Seconds(wait - self._patience / 2)),
             )
         budget = request.first_token_budget_s
         if budget is None:
@@ -62,25 +64,32 @@ class Door:
         if not is_idle and 0.0 <= now - self._watched < WATCH_EVERY:
             return
         self._watched = now
-        wait = Seconds(0.0) if is_idle else self._wait(SloClass.INTERNAL, "", 1.0, 0)[1]
+        wait = Seconds(0.0) if is_idle else self._best_effort()
         self.best_effort_wait = wait
-        host = kv.host
         scheduler.ladder.observe(
             Signals(
                 free_share=kv.num_available / kv.num_blocks,
                 preemptions=scheduler.preemptions.for_blocks,
                 delay=wait,
-                host_fill=host.used / host.total if host.total else 1.0,
                 is_idle=is_idle,
             ),
             now,
         )
+
+    def _best_effort(self) -> Seconds:
+        """Behind all that waits: whoever comes next is likely one of those who wait already."""
+        waiting = self._scheduler.queue.up_to(SloClass.INTERNAL)
+        return self._behind(SloClass.INTERNAL, waiting)[1]
 
     def _wait(
         self, slo_class: int, tenant: str, weight: float, tokens: int
     ) -> tuple[Ahead, Seconds]:
         scheduler = self._scheduler
         before = scheduler.queue.before(slo_class, tenant, weight, tokens)
+        return self._behind(slo_class, before)
+
+    def _behind(self, slo_class: int, before: Backlog) -> tuple[Ahead, Seconds]:
+        scheduler = self._scheduler
         running = scheduler.running.values()
         is_contended = (
             any(s.group.request.slo_class < slo_class for s in running)

@@ -30,8 +30,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     prefix_cache_ttl: float = 0.0  # seconds without use; 0: cached blocks stay until evicted
     kv_host_memory_bytes: int = 0  # for KV blocks that leave the device; 0: none is kept
     ageing: float = 30.0  # seconds of waiting that lift a request by one class
-    long_prompt: int | None = None  # tokens above which a prompt is long; None: 1/4 context
-    long_output: int | None = None  # the same for max_tokens; None: 1/2 context
+    long_prompt: int | None = None  # tokens above which a prompt is long; None: 6 full steps
+    long_output: int = 1024  # the same for max_tokens
     slow_lane_share: float = 0.5  # of a step's prompt tokens, for long requests beside short ones
     max_waiting_requests: int = 256  # sequences: a request with n=4 counts as 4
     max_waiting_tokens: int | None = None  # prompt tokens; None: 32 full contexts
@@ -52,7 +52,7 @@ class ResolvedEngine(msgspec.Struct, frozen=True, kw_only=True):
     prefix_cache_ttl: float = 0.0
     itl_target: Seconds | None = None  # None: a step may take as long as its tokens take
     ageing: Seconds = Seconds(30.0)
-    long_prompt: int = 1 << 30
+    long_prompt: int | None = 1 << 30  # None: by what a step is measured to hold
     long_output: int = 1 << 30
     slow_lane_share: float = 0.5
 
@@ -140,8 +140,8 @@ def resolve(
         max_num_batched_tokens=settings.max_num_batched_tokens,
         itl_target=Seconds(settings.itl_target) if settings.itl_target else None,
         ageing=Seconds(settings.ageing),
-        long_prompt=settings.long_prompt or max(1, max_model_len // 4),
-        long_output=settings.long_output or max(1, max_model_len // 2),
+        long_prompt=settings.long_prompt,
+        long_output=settings.long_output,
         slow_lane_share=settings.slow_lane_share,
         block_size=settings.block_size,
         num_blocks=num_blocks,

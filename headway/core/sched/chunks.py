@@ -26,6 +26,7 @@ class StepBudget:
         self.cost = FittedCost()
         self.work = StepWork()
         self.num_left = max_tokens
+        self.share = 1.0  # of the time that the step may take, for the prompts planned now
         self._max_tokens = max_tokens
         self._itl_target = itl_target
 
@@ -33,16 +34,26 @@ class StepBudget:
         """A new step."""
         self.work = StepWork()
         self.num_left = self._max_tokens
+        self.share = 1.0
 
     def chunk(self, start: int, gap: int) -> int:
         """Tokens to compute now of the `gap` that begins at position `start`."""
         num_tokens = min(gap, self.num_left)
         target = self._itl_target
-        if num_tokens <= 1 or target is None or not self.work.decode_rows:
+        if num_tokens <= 1 or target is None or (not self.work.decode_rows and self.share == 1.0):
             return max(0, num_tokens)
         if not self.cost.knows_prefill:
             return num_tokens
         return self._within(self._seconds_for(target), start, num_tokens)
+
+    def full_chunk(self) -> int:
+        """Tokens from a prompt's beginning that fit a step of their own, as measured."""
+        if self._itl_target is None or not self.cost.knows_prefill:
+            return self._max_tokens
+        seconds = self.cost.seconds(StepWork(prefill_tokens=1))
+        own = seconds - self.cost.decode_seconds(StepWork())
+        fits = SHARE_OF_TARGET * self._itl_target / own if own > 0.0 else self._max_tokens
+        return max(LEAST_CHUNK, min(self._max_tokens, int(fits)))
 
     def take(self, start: int, num_tokens: int) -> None:
         """A row was planned."""
@@ -56,7 +67,7 @@ class StepBudget:
 
     def _seconds_for(self, target: Seconds) -> float:
         decode = self.cost.decode_seconds(self.work)
-        return max(SHARE_OF_TARGET * target, (1.0 + LEAST_SHARE) * decode)
+        return max(self.share * SHARE_OF_TARGET * target, (1.0 + LEAST_SHARE) * decode)
 
     def _within(self, seconds: float, start: int, most: int) -> int:
         """The most tokens, in whole grains, with which the step takes `seconds` at most.

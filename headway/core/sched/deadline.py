@@ -18,7 +18,7 @@ LEAST_SHARE = 0.05  # of the capacity that a class is taken to have left, whatev
 FULL = 0.95  # of the capacity; what arrives beyond is more than there is
 # Of the time that there is for waiting. Under lasting overload everybody who is taken is taken
 # at the limit, and answers end when they will: at the whole time every second one would be late.
-PRUDENCE = 0.6
+PRUDENCE = 0.4
 LEAST_SECONDS = 0.2  # of measured time before a rate is believed
 MIN_RETRY = Seconds(1.0)
 MAX_RETRY = Seconds(60.0)

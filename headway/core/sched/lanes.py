@@ -13,12 +13,15 @@ from headway.core.sched.chunks import StepBudget
 # Slots that the slow lane leaves free, one of so many: it is what a short request waits for at
 # most. With fewer slots than this, none is kept.
 KEPT_SLOT_EVERY = 8
+# A prompt is long when it takes more full steps than this, by what was measured: short ones
+# behind it would wait as long.
+LONG_STEPS = 6
 
 
 class LaneSettings(NamedTuple):
     """What counts as long, in tokens, and how much of a step the long ones may share."""
 
-    long_prompt: int
+    long_prompt: int | None  # None: what takes more than LONG_STEPS steps
     long_output: int
     share: float  # of the prompt tokens of a step; 1 is no lanes
     max_model_len: int
@@ -43,7 +46,10 @@ class Lanes:
         prompt, answer = len(request.prompt), request.sampling.max_tokens
         is_limited = prompt + answer < self._settings.max_model_len
         long_answer = is_limited and answer > self._settings.long_output
-        return prompt > self._settings.long_prompt or long_answer
+        most = self._settings.long_prompt
+        if most is None:
+            most = LONG_STEPS * self.budget.full_chunk()
+        return prompt > most or long_answer
 
     def open(self) -> None:
         """A class begins to compute prompts."""

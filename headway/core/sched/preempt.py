@@ -1,7 +1,7 @@
 """Whom to stop for a more important request, and how: pure decisions over numbers.
 
-Nobody is stopped for an equal or less important class, and nobody at all when all of those
-who may be stopped would not be enough.
+Nobody is stopped for an equal (guests aside) or less important class, and nobody at all when
+all of those who may be stopped would not be enough.
 """
 
 from collections.abc import Iterable
@@ -23,6 +23,7 @@ class Holder(NamedTuple):
     blocks: Blocks  # that would become available
     lost: float  # what stopping it costs; any unit, the same for all
     num_preempted: int
+    is_lent: bool = False  # has a slot that is kept for short ones, as a guest
 
 
 class Claim(NamedTuple):
@@ -32,9 +33,15 @@ class Claim(NamedTuple):
     rank: int
     blocks: int
     slots: int
+    is_host: bool = False  # wants a slot, and such are kept for its kind
 
-    def may_stop(self, slo_class: int, rank: int) -> bool:
-        """True for those who are less important by class, and were not lifted to its rank."""
+    def may_stop(self, slo_class: int, rank: int, is_lent: bool) -> bool:
+        """True for those who are less important by class, and were not lifted to its rank.
+
+        A lent slot is given back to a host of the same class too.
+        """
+        if is_lent and self.is_host and slo_class == self.slo_class:
+            return True
         return slo_class > self.slo_class and rank > self.rank
 
 
@@ -75,7 +82,7 @@ def choose_victims(holders: Iterable[Holder], claim: Claim) -> tuple[int, ...] |
     stopped who is not needed.
     """
     candidates = sorted(
-        (h for h in holders if claim.may_stop(h.slo_class, h.rank)),
+        (h for h in holders if claim.may_stop(h.slo_class, h.rank, h.is_lent)),
         key=lambda h: (h.num_preempted >= MAX_PREEMPTIONS, -h.slo_class, -h.rank, h.lost, -h.id),
     )
     chosen: list[Holder] = []

@@ -33,7 +33,6 @@ class Signals(NamedTuple):
     free_share: float  # of the blocks: free, or cached and evictable
     preemptions: int  # since start, because blocks ran out
     delay: float  # seconds that best effort would wait for its first token
-    host_fill: float = 1.0  # of the host tier; 1 where there is none
     is_idle: bool = False  # nothing waits or runs
 
 
@@ -41,9 +40,7 @@ class LadderLimits(NamedTuple):
     """Where each rung begins; it ends at twice the share or half the count."""
 
     swap_below: float = 0.10  # share of blocks
-    hold_below: float = 0.03
     hold_preemptions: float = 3.0  # of the last seconds, see MEMORY
-    host_full: float = 0.95  # with a host tier, blocks run short only when it is full as well
     refuse_delay: float = 30.0  # seconds
     dwell: float = 2.0  # seconds on a rung before the next one down
 
@@ -104,12 +101,13 @@ class Ladder:
         self._seen = (now, signals.preemptions)
 
     def _for_memory(self, signals: Signals, ease: float) -> Rung:
-        """The rung for the blocks, with limits eased for coming down."""
+        """The rung for the blocks, with limits eased for coming down.
+
+        A full pool is what it is for: only sequences that had to be stopped show that too many
+        run.
+        """
         limits = self._limits
-        is_full = signals.host_fill >= limits.host_full / ease
         if self._recent >= limits.hold_preemptions / ease:
-            return Rung.HOLD
-        if signals.free_share < limits.hold_below * ease and is_full:
             return Rung.HOLD
         return Rung.SWAP if signals.free_share < limits.swap_below * ease else Rung.NORMAL
 

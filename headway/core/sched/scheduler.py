@@ -8,6 +8,7 @@ gives up its blocks and computes again later; the earliest of the most important
 advances, so everybody ends.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +16,9 @@ from headway.core.base.units import Seconds
 from headway.core.kv.manager import KvManager
 from headway.core.kv.table import BlockTable
 from headway.core.messages.step import BlockCopy
+from headway.core.sched.chunks import LEAST_CHUNK
+from headway.core.sched.guests import Guests
+from headway.core.sched.haste import Haste
 from headway.core.sched.lanes import Lanes
 from headway.core.sched.preempt import Claim, Holder, choose_victims
 from headway.core.sched.pressure import Ladder
@@ -26,9 +30,6 @@ from headway.core.tenancy.tenant import NUM_CLASSES
 
 # Waiting sequences that are looked past in one step, because what they need is being computed.
 LOOK_PAST = 64
-# Slots that sequences lifted by ageing may have, one of so many and at least one: they never
-# starve, and never take the place of a class.
-LIFTED_SLOT_EVERY = 16
 
 
 @dataclass(slots=True)
@@ -70,6 +71,8 @@ class Scheduler:
         self.budget = parts.lanes.budget  # what is left of the step being planned
         self.swap = Swap(parts.kv, parts.lanes.budget.cost)
         self._lanes = parts.lanes
+        self._haste = Haste()
+        self._guests = Guests(max_num_seqs, parts.lanes.max_long)
         self._max_num_seqs = max_num_seqs
         self._rows: dict[int, Row] = {}  # of the step being planned
 
@@ -96,6 +99,7 @@ class Scheduler:
         """
         self._rows = {}
         self.budget.begin()
+        self._haste.begin()
         self.queue.age(now)
         running = sorted(self.running.values(), key=_order)
         for sequence in running:
@@ -105,6 +109,9 @@ class Scheduler:
         may_admit = True
         for rank in range(NUM_CLASSES):
             may_admit = self._serve(rank, begun, now, may_admit=may_admit)
+        for rank in range(NUM_CLASSES):  # what nobody who is entitled to it wants
+            self.budget.share = self._haste.share(rank, now)
+            may_admit = may_admit and self._admit(rank, now, as_guests=True)
         rows = list(self._rows.values())
         for row in rows:
             row.sequence.num_planned = row.start + row.num_tokens
@@ -115,6 +122,7 @@ class Scheduler:
     def join(self, sequence: Sequence, now: Seconds) -> None:
         """A new sequence waits from now on."""
         sequence.standing.is_long = self._lanes.is_long(sequence.group.request)
+        self._haste.came(sequence.group.request.slo_class, now)
         self.queue.push(sequence, now)
 
     def end(self, sequence: Sequence) -> None:
@@ -131,15 +139,21 @@ class Scheduler:
     def _serve(self, rank: int, begun: list[Sequence], now: Seconds, *, may_admit: bool) -> bool:
         """Prompts of one rank; False when its first one cannot start, so nobody after it may."""
         self._lanes.open()
+        self.budget.share = self._haste.share(rank, now)
         mine = [s for s in begun if s.standing.rank == rank]
+        lifted = [s for s in mine if s.is_lifted]
+        for sequence in lifted:  # they advance, and take nobody's place
+            self._continue(sequence, min(LEAST_CHUNK, sequence.gap), now)
         for sequence in mine:
-            self._continue(sequence, sequence.gap, now)
+            if not sequence.is_lifted:
+                self._continue(sequence, sequence.gap, now)
         may_admit = may_admit and self._admit(rank, now)
+        if lifted:
+            self._extend_all(lifted)
         if self._lanes.was_short and self.budget.num_left:
             self._lanes.lift()
-            for row in list(self._rows.values()):
-                if row.sequence.standing.is_long and row.sequence.standing.rank == rank:
-                    self._extend(row)
+            planned = [row.sequence for row in self._rows.values()]
+            self._extend_all(s for s in planned if s.standing.is_long and s.standing.rank == rank)
             for sequence in mine:
                 if sequence.id not in self._rows:
                     self._continue(sequence, sequence.gap, now)
@@ -176,8 +190,15 @@ class Scheduler:
             return False
         self._rows[sequence.id] = Row(sequence, start, num_tokens, copies)
         self.budget.take(start, num_tokens)
+        if num_tokens > 1:
+            self._haste.computes(sequence.group.request.slo_class)
         self._spend(sequence, num_tokens)
         return True
+
+    def _extend_all(self, sequences: Iterable[Sequence]) -> None:
+        for sequence in sequences:
+            if sequence.id in self._rows:
+                self._extend(self._rows[sequence.id])
 
     def _extend(self, row: Row) -> None:
         """Let a row compute more, if there is anything left of the budget and of the blocks."""
@@ -213,8 +234,13 @@ class Scheduler:
         sequence.forget_steps()
         del self.running[sequence.id]
 
-    def _admit(self, rank: int, now: Seconds) -> bool:
-        """Start waiting sequences of a rank in order; False when nobody after them may."""
+    def _admit(self, rank: int, now: Seconds, *, as_guests: bool = False) -> bool:
+        """Start waiting sequences of a rank in order; False when nobody after them may.
+
+        Guests take free slots only, and hold up nobody.
+        """
+        if as_guests and self.num_free_slots < 1:
+            return False
         if self.budget.num_left < 1 or self.queue.first(rank) is None:
             return True
         if self.ladder.holds(rank, self.running.values()):
@@ -222,10 +248,11 @@ class Scheduler:
         coming = Coming(self.kv, self.running.values())
         may_go_on = True
         for _ in range(LOOK_PAST):
-            sequence = self._next(rank)
+            sequence = self.queue.first(rank) if as_guests else self._next(rank)
             if self.budget.num_left < 1 or sequence is None:
                 break
-            if waits_for_leader(sequence) or coming.holds_up(sequence):
+            is_barred = as_guests and not self._guests.may_come(sequence)
+            if is_barred or waits_for_leader(sequence) or coming.holds_up(sequence):
                 self.queue.set_aside(sequence)
             elif self._start(sequence, now):
                 coming.add(sequence)
@@ -240,16 +267,13 @@ class Scheduler:
         sequence = self.queue.first(rank)
         if sequence is None or not (sequence.standing.is_long or sequence.is_lifted):
             return sequence
-        num_lifted = sum(s.is_lifted for s in self.running.values())
-        with_lifted = num_lifted < max(1, self._max_num_seqs // LIFTED_SLOT_EVERY)
-        num_long = sum(s.standing.is_long for s in self.running.values())
-        has_lane = self._lanes.chunk(0, sequence.gap, is_long=True) > 0
-        with_long = num_long < self._lanes.max_long and has_lane
+        with_long, with_lifted = self._guests.room(self.running.values())
+        with_long = with_long and self._lanes.chunk(0, sequence.gap, is_long=True) > 0
         return self.queue.first(rank, with_long=with_long, with_lifted=with_lifted)
 
     def _start(self, sequence: Sequence, now: Seconds) -> bool:
         """Give a waiting sequence a slot, blocks and its first rows; False if that cannot be."""
-        if self.num_free_slots < 1 and not self.slots_for(sequence.group.request.slo_class):
+        if self.num_free_slots < 1 and not self._victims(sequence, blocks=0, slots=1):
             return False
         table = self._open_table(sequence)
         sequence.table = table
@@ -288,20 +312,26 @@ class Scheduler:
     def _victims(self, sequence: Sequence, blocks: int, slots: int) -> list[Sequence]:
         """Less important ones to stop; none when all of them would not be enough."""
         request, rank = sequence.group.request, sequence.standing.rank
-        claim = Claim(request.slo_class, rank, blocks, slots)
+        is_host = slots > 0 and not sequence.standing.is_long and not sequence.is_lifted
+        claim = Claim(request.slo_class, rank, blocks, slots, is_host)
+        lent, unprotected = self._guests.of(self.running.values())
         holders = [
-            self._as_holder(s)
+            self._as_holder(s, s.id in lent, its_rank)
             for s in self.running.values()
-            if claim.may_stop(s.group.request.slo_class, s.standing.rank)
+            if claim.may_stop(
+                s.group.request.slo_class,
+                its_rank := s.group.request.slo_class if s.id in unprotected else s.standing.rank,
+                s.id in lent,
+            )
         ]
         return [self.running[number] for number in choose_victims(holders, claim) or ()]
 
-    def _as_holder(self, sequence: Sequence) -> Holder:
+    def _as_holder(self, sequence: Sequence, is_lent: bool, rank: int) -> Holder:
         assert sequence.table is not None, f"sequence {sequence.id} runs without a table"
         blocks = self.kv.num_sole(sequence.table)
         lost = self.swap.loss(sequence)
-        standing, slo_class = sequence.standing, sequence.group.request.slo_class
-        return Holder(sequence.id, slo_class, standing.rank, blocks, lost, standing.num_preempted)
+        slo_class, times = sequence.group.request.slo_class, sequence.standing.num_preempted
+        return Holder(sequence.id, slo_class, rank, blocks, lost, times, is_lent)
 
     def _open_table(self, sequence: Sequence) -> BlockTable:
         leader, request = sequence.leader, sequence.group.request

@@ -39,7 +39,7 @@ def test_who_would_wait_longer_than_promised_is_refused_with_a_time() -> None:
     error = refusal(run, "late", STANDARD, 3.0)
     assert isinstance(error, DeadlineUnmeetable)
     assert 10.0 < error.retry_after_s < 40.0
-    run.add(asked("patient", range(40), STANDARD, budget=60.0))
+    run.add(asked("patient", range(40), STANDARD, budget=90.0))
     run.run()
     assert run.answers["patient"].finished is not None
 

@@ -87,7 +87,7 @@ def test_rates_follow_a_change_within_seconds() -> None:
 
 def test_the_excess_is_over_what_the_promise_leaves_for_waiting() -> None:
     forecast = measured(0, 100, 0)
-    assert forecast.excess(Ahead(1400, 1, 1), STANDARD, 500, 3.0) == 0.0
+    assert forecast.excess(Ahead(900, 1, 1), STANDARD, 500, 3.0) == 0.0
     assert forecast.excess(Ahead(4000, 1, 1), STANDARD, 500, 3.0) == pytest.approx(
         4.0 - PRUDENCE * 2.5
     )
@@ -96,7 +96,7 @@ def test_the_excess_is_over_what_the_promise_leaves_for_waiting() -> None:
 def test_a_prompt_is_never_refused_for_its_own_length() -> None:
     forecast = measured(0, 100, 0)
     assert forecast.excess(Ahead(0, 0, 1), STANDARD, 10**6, 3.0) == 0.0
-    assert forecast.excess(Ahead(800, 1, 1), STANDARD, 10**6, 3.0) == 0.0
+    assert forecast.excess(Ahead(500, 1, 1), STANDARD, 10**6, 3.0) == 0.0
 
 
 def test_a_vip_is_refused_only_when_more_vips_come_than_fit() -> None:

@@ -11,10 +11,8 @@ from tests.unit.core.sched.waiting import sequence
 LIMITS = LadderLimits()
 
 
-def signals(
-    free: float = 1.0, *, preemptions: int = 0, delay: float = 0.0, host: float = 1.0
-) -> Signals:
-    return Signals(free, preemptions, delay, host)
+def signals(free: float = 1.0, *, preemptions: int = 0, delay: float = 0.0) -> Signals:
+    return Signals(free, preemptions, delay)
 
 
 def at(ladder: Ladder, now: float, given: Signals) -> Rung:
@@ -26,8 +24,8 @@ def at(ladder: Ladder, now: float, given: Signals) -> Rung:
     [
         (signals(), Rung.NORMAL),
         (signals(0.09), Rung.SWAP),
-        (signals(0.02), Rung.HOLD),
-        (signals(0.02, host=0.5), Rung.SWAP),
+        (signals(0.0), Rung.SWAP),
+        (signals(0.0, preemptions=2), Rung.SWAP),
         (signals(preemptions=3), Rung.HOLD),
         (signals(delay=31.0), Rung.REFUSE),
     ],
@@ -38,11 +36,19 @@ def test_each_shortage_has_its_rung(given: Signals, rung: Rung) -> None:
 
 def test_it_climbs_at_once_and_comes_down_a_rung_at_a_time() -> None:
     ladder = Ladder()
-    assert at(ladder, 0.0, signals(0.0)) is Rung.HOLD
-    assert at(ladder, 1.9, signals()) is Rung.HOLD
-    assert at(ladder, 2.0, signals()) is Rung.SWAP
-    assert at(ladder, 2.1, signals()) is Rung.SWAP
-    assert at(ladder, 4.0, signals()) is Rung.NORMAL
+    assert at(ladder, 0.0, signals(0.0, preemptions=3)) is Rung.HOLD
+    assert at(ladder, 3.0, signals(preemptions=3)) is Rung.HOLD
+    assert at(ladder, 5.5, signals(preemptions=3)) is Rung.SWAP
+    assert at(ladder, 5.6, signals(preemptions=3)) is Rung.SWAP
+    assert at(ladder, 7.5, signals(preemptions=3)) is Rung.NORMAL
+
+
+def test_a_pool_full_of_running_sequences_takes_no_slots_while_nobody_is_stopped() -> None:
+    ladder = Ladder()
+    for now in range(10):
+        assert at(ladder, float(now), signals(0.0)) is Rung.SWAP
+    assert ladder.slots(32, rank=1) == 32
+    assert not ladder.holds(2, [sequence(1, slo_class=1)])
 
 
 def test_a_long_line_refuses_best_effort_and_takes_no_slots_away() -> None:
@@ -56,9 +62,9 @@ def test_a_long_line_refuses_best_effort_and_takes_no_slots_away() -> None:
 
 def test_below_a_line_that_got_shorter_memory_has_a_rung_of_its_own() -> None:
     ladder = Ladder()
-    assert at(ladder, 0.0, signals(0.0, delay=99.0)) is Rung.REFUSE
+    assert at(ladder, 0.0, signals(preemptions=3, delay=99.0)) is Rung.REFUSE
     assert ladder.slots(32, rank=1) < 32
-    assert at(ladder, 2.0, signals(0.0)) is Rung.HOLD
+    assert at(ladder, 2.0, signals(preemptions=3)) is Rung.HOLD
 
 
 def test_between_the_two_limits_it_stays_where_it_is() -> None:
@@ -90,7 +96,7 @@ def test_while_holding_only_those_less_important_than_somebody_running_are_held(
     ladder = Ladder()
     running = [sequence(1, slo_class=1)]
     assert not ladder.holds(2, running)
-    at(ladder, 0.0, signals(0.0))
+    at(ladder, 0.0, signals(preemptions=3))
     assert ladder.holds(2, running)
     assert not ladder.holds(1, running)
     assert not ladder.holds(2, [])
@@ -99,7 +105,7 @@ def test_while_holding_only_those_less_important_than_somebody_running_are_held(
 def test_while_holding_fewer_run_at_a_time_but_never_none_and_vips_have_all_slots() -> None:
     ladder = Ladder()
     assert ladder.slots(32, rank=1) == 32
-    at(ladder, 0.0, signals(0.0))
+    at(ladder, 0.0, signals(preemptions=3))
     assert ladder.slots(32, rank=1) == int(32 * HELD_SHARE)
     assert ladder.slots(1, rank=1) == 1
     assert ladder.slots(32, rank=0) == 32
@@ -120,15 +126,14 @@ class LadderMachine(RuleBasedStateMachine):
     @rule(
         later=st.floats(0.0, 3.0),
         free=st.floats(0.0, 1.0),
-        host=st.floats(0.0, 1.0),
         more=st.integers(0, 3),
         delay=st.floats(0.0, 60.0),
     )
-    def observe(self, later: float, free: float, host: float, more: int, delay: float) -> None:
+    def observe(self, later: float, free: float, more: int, delay: float) -> None:
         self.now += later
         self.preemptions += more
         before = self.rung
-        given = signals(free, preemptions=self.preemptions, delay=delay, host=host)
+        given = signals(free, preemptions=self.preemptions, delay=delay)
         self.rung = at(self.ladder, self.now, given)
         if self.rung < before:
             assert self.rung == before - 1 or before is Rung.REFUSE
