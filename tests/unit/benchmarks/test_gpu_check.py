@@ -22,12 +22,12 @@ def test_without_a_gpu_it_says_so_and_makes_up_nothing(
     assert not result.exists()
 
 
-def test_a_difference_is_measured_at_the_worst_position_and_nan_never_passes() -> None:
+def test_a_difference_is_measured_over_all_positions_and_nan_never_passes() -> None:
     want = torch.tensor([[3.0, 4.0], [3.0, 4.0]])
     got = torch.tensor([[3.0, 4.0], [3.3, 4.4]])
     found = gpu_check.differences(got, want, 0.2)
-    assert found["relative_rms_worst"] == pytest.approx(0.1)
-    assert found["relative_rms_mean"] == pytest.approx(0.05)
+    assert found["relative_rms_worst_position"] == pytest.approx(0.1)
+    assert found["relative_rms"] == pytest.approx(0.1 / 2**0.5)
     assert found["top1_equal"] == 1.0
     assert found["passed"]
     assert not gpu_check.differences(got, want, 0.05)["passed"]
