@@ -35,6 +35,7 @@ class StandIn:
         self.private: set[str] = set()
         self.cuts: dict[str, list[int]] = {}  # name -> bytes to send before hanging up
         self.lies: dict[str, bytes] = {}  # name -> what is sent instead
+        self.etags: dict[str, str] = {}  # name -> what is said instead
         self.status: int | None = None  # of every answer
         self.asked: list[tuple[str, str, str | None]] = []  # method, path, Range
         self.tokens: dict[str, set[str]] = {"hub": set(), "cdn": set()}
@@ -126,8 +127,9 @@ class _Handler(BaseHTTPRequestHandler):
         if not name.endswith(LFS_SUFFIXES):
             self._content(name, content, headers | {"ETag": f'"{git_sha1(content)}"'})
             return
+        etag = self.hub.etags.get(name, sha256(content))
         # As the real one: another host has the content, and must not see the token.
-        headers |= {"X-Linked-Etag": f'"{sha256(content)}"', "X-Linked-Size": str(len(content))}
+        headers |= {"X-Linked-Etag": f'"{etag}"', "X-Linked-Size": str(len(content))}
         headers["Location"] = f"http://localhost:{self.hub.port}{CDN}{repo}/{name}"
         self._send(302, b"", headers)
 

@@ -42,6 +42,7 @@ from headway.service.loaders.progress import Progress
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 CHECKSUM = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+ETAG = re.compile(r"[\w-]+")
 UNAUTHORIZED = (401, 403)
 LEAST_UNAVAILABLE = 500
 MOST_SMALL_BYTES = 64 << 20  # of an index: it is read whole
@@ -130,6 +131,8 @@ def _listed(reference: HubReference, hub: Hub) -> _Listed:
     )
     files = {}
     for each in info.siblings or ():
+        if ".." in each.rfilename.split("/") or each.rfilename.startswith("/"):
+            continue  # of a repository that wants to write elsewhere
         checksum = each.lfs.sha256 if each.lfs is not None else each.blob_id
         known = checksum is not None and CHECKSUM.fullmatch(checksum) is not None
         files[each.rfilename] = (each.size or 0, checksum if known else None)
@@ -225,10 +228,11 @@ class _Fetch:
             self._reference, self._hub, lambda: get_hf_file_metadata(url, headers=headers)
         )
         etag = seen.etag or ""
-        if not CHECKSUM.fullmatch(checksum or etag):
+        # It becomes the name of a file.
+        if not ETAG.fullmatch(etag) or not CHECKSUM.fullmatch(checksum or etag):
             raise StartError(
-                f"{self._reference}: {self._hub.endpoint} states no checksum of {name}, so it "
-                "cannot be checked; use another HF_ENDPOINT"
+                f"{self._reference}: {self._hub.endpoint} states no checksum or ETag of {name}, "
+                "so it cannot be checked; use another HF_ENDPOINT"
             )
         blob = Blob(
             f"{self._reference}: {name}",
@@ -242,7 +246,7 @@ class _Fetch:
             self._hub,
             lambda: fetch_blob(
                 blob,
-                self._folder() / "blobs" / (etag or blob.checksum),
+                self._folder() / "blobs" / etag,
                 headers,
                 lambda have: self._progress(job, min(before + have, most - 1), most),
             ),

@@ -298,6 +298,16 @@ def test_small_files_are_known_by_gits_hash(hub: StandIn, tmp_path: Path) -> Non
     assert (folder / "config.json").resolve().name == git_sha1(FOLDER["config.json"])
 
 
+def test_a_repository_cannot_write_outside_the_cache(hub: StandIn, tmp_path: Path) -> None:
+    hub.repos["org/evil"] = {"../../evil.gguf": b"?", "a/../../evil.gguf": b"?"}
+    with pytest.raises(StartError, match="has no weights"):
+        fetch(hub, tmp_path / "cache", "org/evil")
+    hub.etags["only.gguf"] = "../../../evil"
+    with pytest.raises(StartError, match=r"states no checksum or ETag of only\.gguf"):
+        fetch(hub, tmp_path / "cache", "org/one")
+    assert not list(tmp_path.rglob("*evil*"))
+
+
 class _Usage:
     def __init__(self, free: int) -> None:
         self.free = free
