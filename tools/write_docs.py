@@ -11,6 +11,7 @@ from pathlib import Path
 from headway.app.options import OPTIONS, Option
 from headway.app.settings import default_of
 from headway.core.base.metrics import CATALOGUE
+from headway.core.fleet.metrics import FLEET_CATALOGUE
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -22,13 +23,15 @@ Made by `tools/write_docs.py` from `headway/app/options.py`; do not edit.
 Every setting of `headway serve` has one flag, one environment variable and one key in a file
 (`--config FILE` or `HEADWAY_CONFIG`; TOML or YAML, one `key: value` a setting, with `_` in the
 key). The file is read first, then the environment, then the flags; later ones win. A setting,
-variable or key that is not known ends the start with one line and status 2.
+variable or key that is not known ends the start with one line and status 2. Several models and what
+each says for itself: [several-models.md](several-models.md).
 
 """
 METRICS_HEAD = """\
 # Metrics
 
-Made by `tools/write_docs.py` from `headway/core/base/metrics.py`; do not edit.
+Made by `tools/write_docs.py` from `headway/core/base/metrics.py` and `core/fleet/metrics.py`; do
+not edit.
 
 `GET /metrics` gives these in Prometheus' text format. Names are exact as scraped; a histogram
 has `_bucket`, `_sum` and `_count` beside it.
@@ -78,7 +81,7 @@ def metrics_document() -> str:
             ", ".join(metric.labels),
             metric.help + (f". **Alert:** {metric.alert}" if metric.alert else ""),
         )
-        for metric in CATALOGUE
+        for metric in (*CATALOGUE, *FLEET_CATALOGUE)
     ]
     return METRICS_HEAD + table(("name", "kind", "unit", "labels", "meaning"), rows)
 

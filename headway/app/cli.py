@@ -11,7 +11,7 @@ from headway import __version__
 from headway.app.gateway import serve
 from headway.app.option_flags import add_option
 from headway.app.options import BY_KEY, OPTIONS, SECTIONS
-from headway.app.settings import Settings, merge
+from headway.app.settings import Settings, merge, merge_models
 from headway.core.base.errors import StartError
 
 EXIT_NOT_STARTED = 2
@@ -77,11 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _start(chosen: argparse.Namespace) -> int:
     flags = {name: value for name, value in vars(chosen).items() if name not in _NOT_OPTIONS}
-    if getattr(chosen, "model_path", None) is not None:
-        flags["model"] = chosen.model_path
     try:
-        settings = merge(flags, os.environ, getattr(chosen, "config", None))
-        return serve(settings) if chosen.command == "serve" else _warm_up(settings)
+        if chosen.command == "warmup":
+            return _warm_up(merge(flags, os.environ, None))
+        named = [*chosen.model_paths, *flags.pop("model", [])]
+        given = flags | {"model": named} if named else flags
+        return serve(merge_models(given, os.environ, chosen.config))
     except StartError as error:
         print(f"headway {chosen.command}: {' '.join(error.message.split())}", file=sys.stderr)
         return EXIT_NOT_STARTED
@@ -144,19 +145,19 @@ def _talk(name: str, arguments: Sequence[str]) -> int:
         return EXIT_NOT_STARTED
 
 
-_NOT_OPTIONS = frozenset({"command", "config", "model_path"})
+_NOT_OPTIONS = frozenset({"command", "config", "model_paths"})
 
 
 def _add_serve(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "model_path", nargs="?", metavar="MODEL", help="GGUF file to serve; the same as --model"
+        "model_paths", nargs="*", metavar="MODEL", help="GGUF files to serve; the same as --model"
     )
     command.add_argument(
         "--config", metavar="FILE", help="TOML or YAML file of settings [HEADWAY_CONFIG]"
     )
     groups = {section: command.add_argument_group(title) for section, title in SECTIONS.items()}
     for option in OPTIONS:
-        add_option(groups[option.section], option)
+        add_option(groups[option.section], option, is_repeated=option.key == "model")
 
 
 if __name__ == "__main__":

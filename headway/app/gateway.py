@@ -2,33 +2,37 @@
 
 import asyncio
 import contextlib
-import re
 import resource
 import signal
 import socket
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import uvloop
 
 from headway import __version__
-from headway.app.settings import Settings, replica_spec
+from headway.app.fleet import OpenedModel, about, check_names, fitted, opened
+from headway.app.model_source import locate
+from headway.app.settings import Settings
 from headway.app.settle import give_back
-from headway.core.engine.settings import check
+from headway.core.base.errors import StartError
 from headway.core.messages.health import LoadProgress, ReplicaHello, StepReport
+from headway.core.text.tokenizer import Tokenizer
+from headway.service.control.memory import available_bytes
+from headway.service.control.pool import ModelPool
 from headway.service.control.supervise import Observers, Supervisor
-from headway.service.gateway.assemble import Assembled, GatewayNeeds, assemble
+from headway.service.gateway.assemble import Assembled, GatewayNeeds, ModelNeeds, assemble
 from headway.service.gateway.encode import Encoder
-from headway.service.gateway.gauges import EngineTotals, Gauges
+from headway.service.gateway.gauges import EngineTotals
 from headway.service.gateway.lifecycle import CLOSE_S, HttpServer, StopSignals, bind, url_of
 from headway.service.gateway.model import ServedModel
+from headway.service.gateway.models import Models
 from headway.service.gateway.server import Gateway
 from headway.service.gateway.settings import GatewaySettings
-from headway.service.loaders.builtin import fetch_builtin
 from headway.service.loaders.chat_template import ChatTemplate
 from headway.service.loaders.model_files import ModelFile, open_model
 from headway.service.loaders.progress import ConsoleProgress
@@ -36,41 +40,28 @@ from headway.service.loaders.tokenizer_files import build_tokenizer
 from headway.service.observe import log
 from headway.service.observe.clock import SystemClock
 
-QUANT_SUFFIX = re.compile(r"[.-](I?Q\d\w*|B?F16|F32)$", re.IGNORECASE)
 OTHER_FILES = 128  # descriptors that are not client connections
 MOST_FILES = 65536
 TICK_S = 1.0
 END_NOW_S = 2.0  # for the engine's process after a second signal
 
 
-class Opened:
+class Opened(NamedTuple):
     """What was read and taken before anything slow began."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        listener: socket.socket,
-        model_file: ModelFile,
-        progress: ConsoleProgress,
-    ) -> None:
-        self.settings = settings
-        self.listener = listener
-        self.card = model_file.card
-        self.progress = progress
-        self._model_file: ModelFile | None = model_file
-
-    def take_model_file(self) -> ModelFile:
-        """The file, once: its vocabulary, megabytes of text, is let go with it."""
-        taken, self._model_file = self._model_file, None
-        assert taken is not None, "the model file was taken before"
-        return taken
+    settings: Settings  # of the server; those of its models are their own
+    listener: socket.socket
+    models: list[OpenedModel]
+    progress: ConsoleProgress
 
 
-def serve(settings: Settings) -> int:
-    """Serve until a signal; the exit code.
+def serve(models: Sequence[Settings]) -> int:
+    """Serve these models until a signal; the exit code.
 
-    Raises StartError when it cannot start, KeyboardInterrupt for a signal before it serves.
+    What belongs to the server is taken from the first one's settings. Raises StartError when it
+    cannot start, KeyboardInterrupt for a signal before it serves.
     """
+    settings = models[0]
     log.configure(settings.log_level, as_json=settings.log_json)
     # Until the loop has handlers of its own; KeyboardInterrupt then unwinds what is half done.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -78,15 +69,31 @@ def serve(settings: Settings) -> int:
     listener = bind(settings.gateway)
     progress = ConsoleProgress()
     try:
-        cache = Path(settings.cache_dir) if settings.cache_dir else None
-        path = settings.model or fetch_builtin(progress, cache)
-        opened = Opened(settings, listener, open_model(path), progress)
-        check(settings.engine, opened.card)
+        found = Opened(settings, listener, open_all(models, progress), progress)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_run(opened))
+            return runner.run(_run(found))
     finally:
         progress.close()
         listener.close()
+
+
+def open_all(models: Sequence[Settings], progress: ConsoleProgress) -> list[OpenedModel]:
+    """All models' files, read as far as needed to know that they can be served together here."""
+    found = [
+        opened(each, index, len(models), file)
+        for index, (each, file) in enumerate(located(each, progress) for each in models)
+    ]
+    check_names(found)
+    fitted(found, available_bytes())
+    return found
+
+
+def located(settings: Settings, progress: ConsoleProgress) -> tuple[Settings, ModelFile]:
+    """The model, fetched first if it is not here; a hub's is called by its id unless named."""
+    cache = Path(settings.cache_dir) if settings.cache_dir else None
+    path, names = locate(settings.model, progress, cache)
+    names = settings.served_model_name or names
+    return msgspec.structs.replace(settings, served_model_name=names), open_model(path)
 
 
 def fit_connections(settings: GatewaySettings) -> GatewaySettings:
@@ -99,21 +106,20 @@ def fit_connections(settings: GatewaySettings) -> GatewaySettings:
     return msgspec.structs.replace(settings, max_connections=most)
 
 
-def served_names(settings: Settings, path: str) -> tuple[str, ...]:
-    """The names that were set, or the file's name without and with its type of weights."""
-    stem = Path(path).stem
-    return settings.served_model_name or tuple(dict.fromkeys((QUANT_SUFFIX.sub("", stem), stem)))
-
-
-def banner(url: str, name: str, hello: ReplicaHello, took_s: float) -> str:
-    """What a person needs to know once everything answers."""
+def banner(url: str, models: Sequence[tuple[str, ReplicaHello | None]], took_s: float) -> str:
+    """What a person needs to know once everything answers; no hello: not loaded yet."""
+    lines = [f"\nHeadway {__version__} is ready after {took_s:.1f} s", f"  URL         {url}"]
+    for name, hello in models:
+        if hello is None:
+            lines.append(f"  model       {name} (loaded when a request needs it)")
+            continue
+        lines += [
+            f"  model       {name} ({hello.executor})",
+            f"  context     {hello.max_model_len} tokens",
+            f"  KV cache    {hello.num_blocks * hello.block_size} tokens",
+        ]
     return (
-        f"\nHeadway {__version__} is ready after {took_s:.1f} s\n"
-        f"  URL         {url}\n"
-        f"  model       {name} ({hello.executor})\n"
-        f"  context     {hello.max_model_len} tokens\n"
-        f"  KV cache    {hello.num_blocks * hello.block_size} tokens\n\n"
-        f"Try it:\n"
+        "\n".join(lines) + f"\n\nTry it:\n"
         f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d "
         f"""'{{"messages":[{{"role":"user","content":"What is the capital of France?"}}]}}'\n"""
     )
@@ -123,10 +129,48 @@ async def _run(opened: Opened) -> int:
     return await _Process(opened).run()
 
 
-async def _tick(gauges: Gauges) -> None:
+async def _tick(models: Models) -> None:
     while True:
-        gauges.tick()
+        for served in models.all:
+            served.gauges.tick()
         await asyncio.sleep(TICK_S)
+
+
+class _Engine:
+    """One model's pool, and what is counted of it."""
+
+    def __init__(self, model: OpenedModel, clock: SystemClock, progress: ConsoleProgress) -> None:
+        self.model = model
+        self.totals = EngineTotals()
+        self._clock = clock
+        self._progress = progress
+        settings, spec = model.settings, model.spec()
+
+        def make(observers: Observers) -> Supervisor:
+            return Supervisor(spec, settings.supervisor, clock, observers)
+
+        observers = Observers(on_report=self._observe, on_load=self._show_load)
+        self.pool = ModelPool(model.name, settings.residency, make, clock, observers)
+
+    async def wait_ready(self) -> None:
+        """Wait for its load at start, if there is one; raises StartError."""
+        try:
+            await self.pool.wait_ready()
+        except StartError as error:
+            raise about(self.model, error) from error
+
+    def _observe(self, _: StepReport) -> None:
+        self.totals.observe(self.pool.view(), self._clock.now())
+
+    def _show_load(self, progress: LoadProgress) -> None:
+        view = self.pool.view()
+        if view.restarts > 0 or view.loads > 0 or view.on_demand:
+            return
+        if progress.stage == "weights":
+            of = f" of {self.model.name}" if self.model.where else ""
+            self._progress(f"loading the weights{of}", progress.done, progress.total)
+        elif progress.stage == "kernels":
+            print("compiling the kernels, 20 to 30 s, once on this machine", file=sys.stderr)
 
 
 class _Process:
@@ -137,32 +181,33 @@ class _Process:
         self._began = time.monotonic()
         self._signals = StopSignals()
         self._clock = SystemClock()
-        self._totals = EngineTotals()
-        self._supervisor = self._make_supervisor()
+        self._engines = [_Engine(each, self._clock, opened.progress) for each in opened.models]
 
     async def run(self) -> int:
         """Start, serve, end; raises StartError when the file is unfit or the engine's first
         start fails.
         """
         self._signals.install()
-        self._supervisor.start()
+        for engine in self._engines:
+            engine.pool.start()
         try:
-            # The engine's process starts meanwhile; the thread leaves the loop to it.
-            encoder = await asyncio.to_thread(self._make_encoder)
+            # The engines' processes start meanwhile; the thread leaves the loop to them.
+            encoders = await asyncio.to_thread(self._make_encoders)
             try:
-                await self._serve(self._assemble(encoder))
+                await self._serve(self._assemble(encoders))
             finally:
-                encoder.close()
+                for encoder in encoders:
+                    encoder.close()
         finally:
-            await self._end_engine()
+            await self._end_engines()
         return 0
 
     async def _serve(self, parts: Assembled) -> None:
         server = HttpServer(parts.gateway, self._opened.settings.gateway, self._opened.listener)
         http = asyncio.create_task(server.run_until_stopped())
-        ticks = asyncio.create_task(_tick(parts.gauges))
+        ticks = asyncio.create_task(_tick(parts.models))
         try:
-            if await self._first_of(self._supervisor.wait_ready(), http):
+            if await self._first_of(self._wait_ready(), http):
                 give_back()
                 self._show_ready()
                 await self._first_of(asyncio.Event().wait(), http)
@@ -170,8 +215,12 @@ class _Process:
         finally:
             ticks.cancel()
             server.stop()
-            await self._end_engine()
+            await self._end_engines()
             await asyncio.wait((http,), timeout=2 * CLOSE_S)
+
+    async def _wait_ready(self) -> None:
+        """Wait for all that is loaded at start; raises the first StartError."""
+        await asyncio.gather(*(engine.wait_ready() for engine in self._engines))
 
     async def _first_of(self, work: Coroutine[Any, Any, object], http: asyncio.Task[None]) -> bool:
         """Do the work unless a signal comes first; False when it did. Raises what fails."""
@@ -204,9 +253,9 @@ class _Process:
             landed.cancel()
             insisted.cancel()
 
-    async def _end_engine(self) -> None:
+    async def _end_engines(self) -> None:
         """No child is left after this: what does not stop in time is killed on the way out."""
-        stopping = asyncio.ensure_future(self._supervisor.stop())
+        stopping = asyncio.gather(*(engine.pool.stop() for engine in self._engines))
         insisted = asyncio.ensure_future(self._signals.insisted.wait())
         await asyncio.wait((stopping, insisted), return_when=asyncio.FIRST_COMPLETED)
         insisted.cancel()
@@ -216,55 +265,51 @@ class _Process:
         with contextlib.suppress(asyncio.CancelledError):
             await stopping
 
-    def _make_encoder(self) -> Encoder:
-        model_file = self._opened.take_model_file()
+    def _make_encoders(self) -> list[Encoder]:
+        """One a model; those of the same file share its tokenizer."""
+        read: dict[str, tuple[Tokenizer, ChatTemplate]] = {}
         threads = self._opened.settings.gateway.encode_threads
-        return Encoder(build_tokenizer(model_file), ChatTemplate(model_file), threads)
+        encoders = []
+        for model in self._opened.models:
+            model_file = model.take_model_file()
+            if model_file.path not in read:
+                read[model_file.path] = build_tokenizer(model_file), ChatTemplate(model_file)
+            encoders.append(Encoder(*read[model_file.path], threads))
+        return encoders
 
-    def _make_supervisor(self) -> Supervisor:
-        settings, card = self._opened.settings, self._opened.card
-        spec = replica_spec(settings, card)
-        observers = Observers(on_report=self._observe, on_load=self._show_load)
-        return Supervisor(spec, settings.supervisor, self._clock, observers)
-
-    def _observe(self, _: StepReport) -> None:
-        self._totals.observe(self._supervisor.view(), self._clock.now())
-
-    def _assemble(self, encoder: Encoder) -> Assembled:
-        settings, card = self._opened.settings, self._opened.card
-        model = ServedModel(
-            names=served_names(settings, card.path),
-            root=card.name,
-            vocab_size=card.vocab_size,
-            context_length=card.context_length,
-            created=int(time.time()),
+    def _assemble(self, encoders: Sequence[Encoder]) -> Assembled:
+        settings, created = self._opened.settings, int(time.time())
+        models = [
+            ModelNeeds(
+                model=ServedModel(
+                    names=model.names,
+                    root=model.card.name,
+                    vocab_size=model.card.vocab_size,
+                    context_length=model.context_length,
+                    created=created,
+                ),
+                engine=model.settings.engine,
+                encoder=encoder,
+                pool=engine.pool,
+                totals=engine.totals,
+            )
+            for model, engine, encoder in zip(
+                self._opened.models, self._engines, encoders, strict=True
+            )
+        ]
+        return assemble(
+            GatewayNeeds(
+                settings=settings.gateway,
+                api_limits=settings.limits,
+                seed=settings.seed,
+                models=models,
+                clock=self._clock,
+                version=__version__,
+            )
         )
-        needs = GatewayNeeds(
-            settings=settings.gateway,
-            api_limits=settings.limits,
-            engine=settings.engine,
-            seed=settings.seed,
-            model=model,
-            encoder=encoder,
-            replica=self._supervisor,
-            totals=self._totals,
-            clock=self._clock,
-            version=__version__,
-        )
-        return assemble(needs)
-
-    def _show_load(self, progress: LoadProgress) -> None:
-        if self._supervisor.view().restarts > 0:
-            return
-        if progress.stage == "weights":
-            self._opened.progress("loading the weights", progress.done, progress.total)
-        elif progress.stage == "kernels":
-            print("compiling the kernels, 20 to 30 s, once on this machine", file=sys.stderr)
 
     def _show_ready(self) -> None:
         self._opened.progress.close()
-        hello = self._supervisor.view().hello
-        if hello is not None:
-            name = served_names(self._opened.settings, self._opened.card.path)[0]
-            took_s = time.monotonic() - self._began
-            print(banner(url_of(self._opened.listener), name, hello, took_s), flush=True)
+        models = [(engine.model.name, engine.pool.view().hello) for engine in self._engines]
+        took_s = time.monotonic() - self._began
+        print(banner(url_of(self._opened.listener), models, took_s), flush=True)

@@ -8,8 +8,13 @@ from headway.app.options import OPTIONS, Option
 from headway.app.settings import default_of
 
 
-def add_option(group: argparse._ActionsContainer, option: Option) -> None:
-    """Declare one setting as a flag; what is not given stays out of the parsed arguments."""
+def add_option(
+    group: argparse._ActionsContainer, option: Option, *, is_repeated: bool = False
+) -> None:
+    """Declare one setting as a flag; what is not given stays out of the parsed arguments.
+
+    is_repeated  it may be given again, and becomes a list
+    """
     default = option.default or str(default_of(option))
     unit = f" {option.unit}" if option.unit and not option.default else ""
     text = f"{option.help} (default: {default}{unit}) [{option.variable}]".replace("%", "%%")
@@ -26,6 +31,7 @@ def add_option(group: argparse._ActionsContainer, option: Option) -> None:
         group.add_argument(
             flag,
             dest=option.key,
+            action="append" if is_repeated else "store",
             default=argparse.SUPPRESS,
             nargs="+" if option.takes_many else None,
             metavar=option.name.rpartition("-")[2].upper(),

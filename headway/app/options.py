@@ -24,6 +24,7 @@ from headway.app.readers import (
 )
 from headway.compute.cpu.settings import AUTO, Isa, KvDtype, Quantization
 from headway.compute.gpu.runner.settings import AttentionChoice, DeviceChoice, DtypeChoice
+from headway.core.fleet.residency import LoadWhen
 
 Value = str | int | float | bool | tuple[str, ...] | None
 
@@ -61,7 +62,13 @@ class Option(NamedTuple):
 
 
 OPTIONS: tuple[Option, ...] = (
-    Option("model", "", text, "GGUF file to serve", default="the built-in model"),
+    Option(
+        "model",
+        "",
+        text,
+        "GGUF file to serve; may be given again, see docs/several-models.md",
+        default="the built-in model",
+    ),
     Option(
         "served-model-name",
         "",
@@ -226,6 +233,28 @@ OPTIONS: tuple[Option, ...] = (
         unit="tokens",
         default="32 full contexts",
     ),
+    Option(
+        "load",
+        "residency",
+        one_of(*LoadWhen),
+        "When the model is loaded: at the server's start, or when a request needs it",
+    ),
+    Option(
+        "idle-unload",
+        "residency",
+        seconds(0),
+        "Time without a request after which the model is unloaded; 0 keeps it",
+        "s",
+    ),
+    Option(
+        "load-wait",
+        "residency",
+        seconds(0),
+        "Longest wait of a request for its model's load, the promise of its class if that is "
+        "shorter; then, or at once if the last load took longer, it is told to come back (503)",
+        "s",
+        default="60 where the model is loaded on demand, else 0",
+    ),
     Option("host", "gateway", text, "Address to listen on; 0.0.0.0 for every IPv4 one"),
     Option("port", "gateway", whole(0, 65535), "Port to listen on; 0 takes a free one"),
     Option(
@@ -347,9 +376,17 @@ SECTIONS: Mapping[str, str] = {
     "executor": "Execution",
     "cpu": "CPU executor",
     "engine": "Engine",
+    "residency": "Loading and unloading",
     "gateway": "HTTP server",
     "limits": "Limits of one request",
     "supervisor": "Supervision of the engine process",
 }
+# What each of several models may say for itself; the rest belongs to the server.
+OF_A_MODEL = frozenset(
+    option.key
+    for option in OPTIONS
+    if option.section in {"executor", "cpu", "engine", "residency"}
+    or option.key in {"model", "served_model_name", "executor"}
+)
 BY_KEY = {option.key: option for option in OPTIONS}
 BY_VARIABLE = {option.variable: option for option in OPTIONS}

@@ -1,6 +1,5 @@
 """The settings of one server: file, then environment, then flags, merged once and frozen."""
 
-import difflib
 import re
 import tomllib
 from collections.abc import Mapping
@@ -9,12 +8,14 @@ from pathlib import Path
 import msgspec
 import yaml
 
+from headway.app.entries import Values, did_you_mean, entries_of, entry_of_text, read_option
 from headway.app.options import BY_KEY, BY_VARIABLE, Option, Value
 from headway.compute.cpu.settings import CpuChoices
 from headway.compute.gpu.runner.settings import ExecutorSettings
 from headway.core.base.errors import InvalidSetting
 from headway.core.base.model_card import ModelCard
 from headway.core.engine.settings import EngineSettings
+from headway.core.fleet.residency import ResidencySettings
 from headway.service.control.health import SupervisorSettings
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.openai.limits import ApiLimits
@@ -23,6 +24,7 @@ from headway.service.wire.spec import ReplicaSpec
 # Kubernetes puts such variables into every pod beside a service named "headway".
 SERVICE_LINK = re.compile(r"HEADWAY_(.+_)?(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP)(_.*)?)?)")
 OTHER_VARIABLES = frozenset({"HEADWAY_CONFIG"})
+MODELS = "models"  # key of the list of models in a file
 OTHER_PREFIXES = ("HEADWAY_TEST_", "HEADWAY_BENCH_")
 
 
@@ -39,6 +41,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     executor: ExecutorSettings = ExecutorSettings()
     cpu: CpuChoices = CpuChoices()
     engine: EngineSettings = EngineSettings()
+    residency: ResidencySettings = ResidencySettings()
     gateway: GatewaySettings = GatewaySettings()
     limits: ApiLimits = ApiLimits()
     supervisor: SupervisorSettings = SupervisorSettings()
@@ -49,6 +52,7 @@ STRUCTS: Mapping[str, type[msgspec.Struct]] = {
     "executor": ExecutorSettings,
     "cpu": CpuChoices,
     "engine": EngineSettings,
+    "residency": ResidencySettings,
     "gateway": GatewaySettings,
     "limits": ApiLimits,
     "supervisor": SupervisorSettings,
@@ -61,15 +65,57 @@ def merge(
     """The settings tree out of all three sources; later ones win.
 
     `flags` holds only what was given, by the options' keys. Raises InvalidSetting, whose message
-    names the flag, the variable, or the file and its key.
+    names the flag, the variable, or the file and its key; also where several models are set.
+    """
+    models = merge_models(flags, environment, file)
+    if len(models) > 1:
+        raise InvalidSetting(
+            "--model", f"{len(models)} models are set, and this command takes one; name it"
+        )
+    return models[0]
+
+
+def merge_models(
+    flags: Mapping[str, object], environment: Mapping[str, str], file: str | None
+) -> tuple[Settings, ...]:
+    """One settings tree a model, in the order given; at least one.
+
+    They differ in what the models say for themselves (`options.OF_A_MODEL`); what one does not
+    say it has from the rest of the settings. The latest source that names models names them all.
+    Raises InvalidSetting.
     """
     path = file or environment.get("HEADWAY_CONFIG")
-    values: dict[str, Value] = _from_file(Path(path)) if path else {}
+    content = _parse(Path(path)) if path else {}
+    entries: list[Values] = []
+    if MODELS in content:
+        entries = entries_of(content.pop(MODELS), f"{path}: {MODELS}")
+        if content.get("model") is not None:
+            raise InvalidSetting(f"{path}: model", f"stands beside {MODELS}; put it into that list")
+    values = _from_file(content, str(path))
     values |= _from_environment(environment)
     for key, raw in flags.items():
         option = BY_KEY[key]
-        values[key] = _read(option, raw, f"--{option.name}")
-    return _build(values)
+        if key != "model":
+            values[key] = read_option(option, raw, f"--{option.name}")
+    named = _named(flags, environment)
+    if named:
+        entries = named
+        values.pop("model", None)
+    if len(entries) > 1 and "served_model_name" in values:
+        raise InvalidSetting(
+            "served_model_name", "names one model, and there are several; give each its own"
+        )
+    return tuple(_build(values | entry) for entry in entries or [{}])
+
+
+def _named(flags: Mapping[str, object], environment: Mapping[str, str]) -> list[Values]:
+    """The models of the flags, else of the environment; none if neither has any."""
+    given = flags.get("model")
+    if given is None:
+        variable = environment.get("HEADWAY_MODEL")
+        return [] if variable is None else [entry_of_text(variable, "HEADWAY_MODEL")]
+    texts = given if isinstance(given, list | tuple) else (given,)
+    return [entry_of_text(text, "--model") for text in texts]
 
 
 def default_of(option: Option) -> object:
@@ -96,21 +142,21 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Value]:
         if is_link or name.startswith(OTHER_PREFIXES):
             continue
         if option is None:
-            raise InvalidSetting(name, f"is not a setting{_did_you_mean(name, BY_VARIABLE)}")
-        found[option.key] = _read(option, raw, name)
+            raise InvalidSetting(name, f"is not a setting{did_you_mean(name, BY_VARIABLE)}")
+        found[option.key] = read_option(option, raw, name)
     return found
 
 
-def _from_file(path: Path) -> dict[str, Value]:
+def _from_file(content: Mapping[str, object], path: str) -> dict[str, Value]:
     found: dict[str, Value] = {}
-    for key, raw in _parse(path).items():
+    for key, raw in content.items():
         name = str(key).replace("-", "_")
         option = BY_KEY.get(name)
         where = f"{path}: {key}"
         if option is None:
-            raise InvalidSetting(where, f"is not a setting{_did_you_mean(name, BY_KEY)}")
+            raise InvalidSetting(where, f"is not a setting{did_you_mean(name, BY_KEY)}")
         if raw is not None:
-            found[name] = _read(option, raw, where)
+            found[name] = read_option(option, raw, where)
     return found
 
 
@@ -134,18 +180,6 @@ def _parse(path: Path) -> dict[str, object]:
     if not isinstance(loaded, dict):
         raise InvalidSetting(name, "must hold keys and values, one setting each")
     return loaded
-
-
-def _read(option: Option, raw: object, where: str) -> Value:
-    try:
-        return option.read(raw)
-    except ValueError as error:
-        raise InvalidSetting(where, str(error)) from None
-
-
-def _did_you_mean(name: str, known: Mapping[str, Option]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]}?" if close else "; see docs/settings.md"
 
 
 def _reason(error: OSError | UnicodeDecodeError) -> str:

@@ -46,12 +46,13 @@ def strict_json(text: str | bytes) -> Any:
 class Server:
     """`headway serve` on a free port; its output goes to a file."""
 
-    def __init__(self, folder: Path, model: str, *options: str) -> None:
+    def __init__(self, folder: Path, model: str | None, *options: str) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / "server.log"
         command = [sys.executable, "-m", "headway.app.cli", "serve"]
-        command += ["--model", model, "--port", str(self.port), *options]
+        command += [] if model is None else ["--model", model]
+        command += ["--port", str(self.port), *options]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         self.client = httpx.Client(base_url=self.url, timeout=120.0)

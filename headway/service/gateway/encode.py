@@ -13,6 +13,13 @@ T = TypeVar("T")
 
 Prompts = tuple[tuple[int, ...], ...]
 
+BIG_BODY = 64 * 1024  # bytes; longer ones are parsed in a thread, to keep the loop free
+
+
+async def off_loop(body: bytes, parse: Callable[[], T]) -> T:
+    """What `parse` makes of a body, in a thread if it is big."""
+    return parse() if len(body) <= BIG_BODY else await asyncio.to_thread(parse)
+
 
 class Encoded(NamedTuple):
     """The token ids of a request: one entry a prompt, and its bad words."""

@@ -7,12 +7,18 @@ from typing import NamedTuple
 from headway.core.base import metrics
 from headway.core.base.metrics import RATE_WINDOW_S
 from headway.core.base.units import Seconds
+from headway.core.fleet.metrics import (
+    MODEL_LOAD_SECONDS,
+    MODEL_LOADS,
+    MODEL_UNLOADS,
+    MODEL_WAITING,
+)
 from headway.core.messages.health import ReplicaStatus
 from headway.core.route.admit import Admitter
 from headway.core.tenancy.tenant import SloClass
 from headway.service.gateway.meter import Meter
 from headway.service.observe.prometheus import Sample
-from headway.service.wire.transport import ReplicaState, ReplicaView, Transport
+from headway.service.wire.transport import Pool, ReplicaState, ReplicaView
 
 SAMPLE_S = 1.0  # the shortest time between two samples of the window
 TOTALS: Mapping[str, tuple[metrics.Metric, ...]] = {
@@ -45,7 +51,7 @@ class EngineTotals:
     def __init__(self) -> None:
         self._lost: dict[str, int] = dict.fromkeys(TOTALS, 0)  # by processes that have ended
         self._last: dict[str, int] = dict.fromkeys(TOTALS, 0)
-        self._process = 0  # the number of restarts before it
+        self._process = (0, 0)  # loads and restarts before it
         self._rows = 0  # sequences in all steps so far
         self._window: deque[_Sampled] = deque()
 
@@ -64,8 +70,8 @@ class EngineTotals:
         if status is None:
             return
         fresh = {name: int(getattr(status, name)) for name in TOTALS}
-        if view.restarts != self._process:
-            self._process = view.restarts
+        if (view.loads, view.restarts) != self._process:
+            self._process = (view.loads, view.restarts)
             self._lost = self.totals
             self._last = dict.fromkeys(TOTALS, 0)
         self._rows += status.last_step_rows * (fresh["num_steps"] - self._last["num_steps"])
@@ -99,14 +105,14 @@ class Gauges:
 
     def __init__(
         self,
-        transport: Transport,
+        pool: Pool,
         admitter: Admitter,
         meter: Meter,
         totals: EngineTotals,
         *,
         has_prefix_cache: bool,
     ) -> None:
-        self._transport = transport
+        self._pool = pool
         self._admitter = admitter
         self._meter = meter
         self._totals = totals
@@ -114,13 +120,14 @@ class Gauges:
 
     def tick(self) -> None:
         """Sample the engine, so that rates are right also between scrapes."""
-        self._totals.observe(self._transport.view(), self._meter.clock.now())
+        self._totals.observe(self._pool.view(), self._meter.clock.now())
 
     def samples(self) -> Iterator[Sample]:
         """All values, as of now."""
         self.tick()
         yield from self._queue()
-        view = self._transport.view()
+        yield from self._residency()
+        view = self._pool.view()
         yield Sample(metrics.ENGINE_READY, float(view.state is ReplicaState.READY))
         yield Sample(metrics.ENGINE_RESTARTS, view.restarts)
         if view.status is not None:
@@ -143,6 +150,16 @@ class Gauges:
         yield Sample(metrics.IN_FLIGHT, self._meter.num_open)
         yield Sample(metrics.QUEUE_LIMIT_CHOICES, self._admitter.limits.max_choices)
         yield Sample(metrics.QUEUE_LIMIT_TOKENS, self._admitter.limits.max_waiting_tokens)
+
+    def _residency(self) -> Iterator[Sample]:
+        residency = self._pool.residency()
+        counts = residency.counts
+        yield Sample(MODEL_LOADS, counts.loads, {"outcome": "ok"})
+        yield Sample(MODEL_LOADS, counts.failed_loads, {"outcome": "failed"})
+        yield Sample(MODEL_UNLOADS, counts.unloads)
+        yield Sample(MODEL_WAITING, residency.num_waiting)
+        if counts.last_load_s is not None:
+            yield Sample(MODEL_LOAD_SECONDS, counts.last_load_s)
 
     def _engine(self, status: ReplicaStatus) -> Iterator[Sample]:
         totals, now = self._totals, self._meter.clock.now()

@@ -25,7 +25,7 @@ from headway.core.messages.path import (
     Started,
     Tokens,
 )
-from headway.service.observe.prometheus import Exporter
+from headway.service.observe.prometheus import Labelled
 
 log = logging.getLogger(__name__)
 
@@ -51,9 +51,10 @@ def outcome_of(error: HeadwayError) -> Outcome:
 
 
 class Meter:
-    """Counts requests into the exporter; one for the process."""
+    """Counts requests into the exporter; one a model."""
 
-    def __init__(self, exporter: Exporter, clock: Clock) -> None:
+    def __init__(self, exporter: Labelled, clock: Clock, model: str) -> None:
+        self.model = model
         self.exporter = exporter
         self.clock = clock
         self.num_open = 0
@@ -91,6 +92,12 @@ class RequestMeter:
         self._first_token_s: float | None = None
         self._parts: dict[str, _Part] = {}
         self._is_closed = False
+
+    def belongs_to(self, meter: Meter) -> None:
+        """It is known now whose request it is; until here it counted with `meter.open`'s."""
+        self._meter.num_open -= 1
+        meter.num_open += 1
+        self._meter = meter
 
     def sent(self, requests: Sequence[EngineRequest]) -> None:
         """These went to the engine for it."""
@@ -134,6 +141,7 @@ class RequestMeter:
             "request_finished",
             extra={
                 "request_id": shown_id,
+                "model": self._meter.model,
                 "endpoint": self._endpoint,
                 "outcome": outcome.value,
                 "took_s": took,

@@ -6,9 +6,11 @@ import msgspec
 
 from headway.core.base.errors import ReplicaNotReady
 from headway.core.base.units import Seconds
-from headway.service.openai.answer_schema import ModelInfo, ModelList
-from headway.service.openai.resolve import ModelFacts, check_model_name
-from headway.service.wire.transport import ReplicaView
+from headway.service.openai.answer_schema import ModelInfo
+from headway.service.openai.resolve import ModelFacts
+from headway.service.wire.transport import ReplicaState, ReplicaView
+
+ASLEEP = frozenset({ReplicaState.UNLOADED, ReplicaState.UNLOADING})
 
 
 class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,10 +30,6 @@ class Directory:
         self.model = model
         self._view = view
 
-    def name_for(self, asked: str | None) -> str:
-        """The name to answer under; raises ModelNotFound."""
-        return check_model_name(asked, self._facts(self.model.context_length))
-
     def facts(self) -> ModelFacts:
         """What a request is checked against; raises ReplicaNotReady before the engine loaded."""
         view = self._view()
@@ -41,21 +39,28 @@ class Directory:
             )
         return self._facts(view.hello.max_model_len)
 
-    def listing(self) -> bytes:
-        """Body of /v1/models."""
-        return msgspec.json.encode(ModelList(data=[self._info(name) for name in self.model.names]))
+    def known(self) -> ModelFacts:
+        """The same where the engine is not needed: an unloaded one has the context it is set to.
 
-    def one(self, name: str) -> bytes:
-        """Body of /v1/models/{id}; raises ModelNotFound."""
-        return msgspec.json.encode(self._info(self.name_for(name)))
+        Raises ReplicaNotReady before the engine loaded for the first time.
+        """
+        if self._view().state in ASLEEP:
+            return self._facts(self.model.context_length)
+        return self.facts()
 
-    def _info(self, name: str) -> ModelInfo:
-        hello = self._view().hello
+    def infos(self) -> list[ModelInfo]:
+        """Its entries of /v1/models, one a name."""
+        return [self.info(name) for name in self.model.names]
+
+    def info(self, name: str) -> ModelInfo:
+        """Its entry under one of its names."""
+        view = self._view()
         return ModelInfo(
             id=name,
             created=self.model.created,
-            max_model_len=hello.max_model_len if hello else self.model.context_length,
+            max_model_len=view.hello.max_model_len if view.hello else self.model.context_length,
             root=self.model.root,
+            state=view.state.value,
         )
 
     def _facts(self, max_model_len: int) -> ModelFacts:

@@ -5,9 +5,9 @@ import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 
+import msgspec
+
 from headway.core.base.clock import Clock
-from headway.core.base.errors import ReplicaNotReady
-from headway.core.base.units import Seconds
 from headway.core.messages.path import EngineRequest, Event, Finished, Started
 from headway.core.route.admit import Admitter
 from headway.service.gateway.encode import Encoder
@@ -21,7 +21,7 @@ from headway.service.openai.resolve import (
 )
 from headway.service.openai.responses import Answer
 from headway.service.openai.schema import ChatRequest, CompletionRequest
-from headway.service.wire.transport import Mailbox, ReplicaState, Transport
+from headway.service.wire.transport import Mailbox, Pool
 
 SEED_STEP = 0x9E3779B97F4A7C15  # odd, so that a base never repeats within 2**64 requests
 
@@ -46,18 +46,18 @@ class Seeds:
 
 
 class Relay:
-    """Takes parsed requests through the one replica of this server."""
+    """Takes parsed requests for one model through its pool."""
 
     def __init__(
         self,
-        replica: Transport,
+        pool: Pool,
         admitter: Admitter,
         encoder: Encoder,
         clock: Clock,
         seeds: Seeds,
         limits: ApiLimits,
     ) -> None:
-        self._replica = replica
+        self._pool = pool
         self._admitter = admitter
         self._encoder = encoder
         self._clock = clock
@@ -68,7 +68,7 @@ class Relay:
         self,
         request_id: str,
         request: Request,
-        facts: ModelFacts,
+        facts: Callable[[], ModelFacts],
         make_answer: MakeAnswer,
         take: Take,
         meter: RequestMeter,
@@ -78,19 +78,18 @@ class Relay:
         Raises the answer's failure, QueueFull, ShuttingDown, ReplicaNotReady, ReplicaLost
         and InvalidRequest. However it ends, the engine works on nothing of it afterwards.
         """
-        check_against_model(request, facts)
         num_prompts = len(request.prompts) if isinstance(request, CompletionRequest) else 1
         self._admitter.admit(
             request_id, num_prompts * request.n, self._clock.now(), request.asker.slo_class
         )
         unfinished: set[str] = set()
         try:
-            self._check_ready()
-            sent = await self._encode(request_id, request, facts)
+            request = await self._held(request_id, request)
+            sent = await self._encode(request_id, request, facts())
             meter.sent(sent)
             boxes: dict[str, Mailbox] = {}
             for each in sent:
-                boxes[each.id] = self._replica.call(each)
+                boxes[each.id] = self._pool.call(each)
                 unfinished.add(each.id)
             answer = make_answer(sent)
             numbers = {each.id: index for index, each in enumerate(sent)}
@@ -101,19 +100,24 @@ class Relay:
                     await take(answer, event, numbers[event.request_id])
         finally:
             for engine_id in unfinished:
-                self._replica.cancel(engine_id)
+                self._pool.cancel(engine_id)
             self._admitter.finished(request_id, self._clock.now())
+            self._pool.release(request_id)
 
-    def _check_ready(self) -> None:
-        view = self._replica.view()
-        if view.state is not ReplicaState.READY:
-            raise ReplicaNotReady(
-                f"the engine is not ready: {view.reason}", Seconds(view.retry_after_s)
-            )
+    async def _held(self, request_id: str, request: Request) -> Request:
+        """Once the model is loaded: the request, with what is left of its budget."""
+        budget = request.asker.first_token_budget_s
+        waited = await self._pool.hold(request_id, budget)
+        if budget is None or not waited:
+            return request
+        left = max(0.0, budget - waited)
+        asker = msgspec.structs.replace(request.asker, first_token_budget_s=left)
+        return msgspec.structs.replace(request, asker=asker)
 
     async def _encode(
         self, request_id: str, request: Request, facts: ModelFacts
     ) -> tuple[EngineRequest, ...]:
+        check_against_model(request, facts)
         encoded = await self._encoder.encode(request, facts.max_model_len)
         seed = self._seeds.draw()
         sent = engine_requests(request, encoded.prompts, facts, request_id, seed, encoded.bad_words)

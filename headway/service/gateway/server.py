@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,17 +19,15 @@ from headway.core.base.errors import (
 from headway.core.base.metrics import Outcome
 from headway.core.base.units import Seconds
 from headway.core.messages.path import Event
-from headway.core.route.admit import Admitter
 from headway.core.tenancy.tenant import Tenant, lowered, read_targets, read_tenants
 from headway.service.gateway.auth import KeyRing
-from headway.service.gateway.encode import Encoder
+from headway.service.gateway.encode import off_loop
 from headway.service.gateway.flights import Flights
 from headway.service.gateway.generate import GENERATORS, Generator, Request
 from headway.service.gateway.http import ClientGone, Exchange, Header, Receive, Scope, Send
 from headway.service.gateway.meter import Meter, RequestMeter
-from headway.service.gateway.model import Directory
+from headway.service.gateway.models import Models
 from headway.service.gateway.pages import Condition, Page, Pages
-from headway.service.gateway.relay import Relay
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.gateway.stream import SseStream
 from headway.service.gateway.tokens import Answers, TokenPages
@@ -42,7 +40,6 @@ log = logging.getLogger(__name__)
 
 READS = frozenset({"GET", "HEAD"})
 PROTECTED = "/v1/"
-BIG_BODY = 64 * 1024  # bytes; longer ones are parsed in a thread, to keep the loop free
 
 
 class Parts(NamedTuple):
@@ -51,11 +48,8 @@ class Parts(NamedTuple):
     settings: GatewaySettings
     api_limits: ApiLimits
     clock: Clock
-    admitter: Admitter
-    relay: Relay
-    encoder: Encoder
-    meter: Meter
-    directory: Directory
+    models: Models
+    meter: Meter  # of requests until their model is known
     condition: Condition
     pages: Pages
     token_pages: TokenPages
@@ -95,7 +89,8 @@ class Gateway:
         """Take no new requests; those under way go on."""
         settings, now = self._parts.settings, self._parts.clock.now()
         self._parts.condition.stop_within(Seconds(settings.shutdown_timeout))
-        self._parts.admitter.drain(Seconds(now + settings.shutdown_timeout))
+        for served in self._parts.models.all:
+            served.admitter.drain(Seconds(now + settings.shutdown_timeout))
 
     def abort(self) -> None:
         """End the requests that are still under way with an error."""
@@ -165,51 +160,34 @@ class Gateway:
         parts = self._parts
         tenant = self._keys.check(exchange.headers("authorization"))
         request = self._stamped(await self._read(exchange, generator), tenant)
+        served = parts.models.find(request.model)
+        meter.belongs_to(served.meter)
+        if request.unknown_fields:
+            served.meter.exporter.add(metrics.UNKNOWN_FIELDS, len(request.unknown_fields))
         head = AnswerHead(
             id=f"{generator.id_prefix}-{exchange.id}",
             created=int(self._wall_clock()),
-            model=parts.directory.name_for(request.model),
+            model=request.model or served.name,
             system_fingerprint=parts.fingerprint,
         )
         sink = _Sink(exchange, stream if request.stream else None, meter)
-        await self._flights.run(
-            exchange,
-            self._relay(exchange, generator, request, head, sink, meter),
-            stream.keep_alive() if request.stream else None,
-        )
-
-    def _relay(
-        self,
-        exchange: Exchange,
-        generator: Generator,
-        request: Request,
-        head: AnswerHead,
-        sink: "_Sink",
-        meter: RequestMeter,
-    ) -> Coroutine[Any, Any, None]:
-        parts = self._parts
-        return parts.relay.run(
+        tokenizer = served.encoder.tokenizer
+        relayed = served.relay.run(
             exchange.id,
             request,
-            parts.directory.facts(),
-            lambda made: generator.answer(head, request, made, parts.encoder.tokenizer),
+            served.directory.facts,
+            lambda made: generator.answer(head, request, made, tokenizer),
             sink.take,
             meter,
         )
+        await self._flights.run(exchange, relayed, stream.keep_alive() if request.stream else None)
 
     async def _read(self, exchange: Exchange, generator: Generator) -> Request:
         settings, limits = self._parts.settings, self._parts.api_limits
         body = await exchange.body(settings.max_body_bytes, settings.body_timeout)
         model = exchange.query("model")
         query = {} if model is None else {"model": model}
-        if len(body) > BIG_BODY:
-            request = await self._parts.encoder.run(lambda: generator.parse(body, query, limits))
-        else:
-            request = generator.parse(body, query, limits)
-        if request.unknown_fields:
-            exporter = self._parts.meter.exporter
-            exporter.add(metrics.UNKNOWN_FIELDS, len(request.unknown_fields))
-        return request
+        return await off_loop(body, lambda: generator.parse(body, query, limits))
 
     def _stamped(self, request: Request, tenant: Tenant) -> Request:
         """Whose it is decides its class; the request itself may only ask for a lower one."""

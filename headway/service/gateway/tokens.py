@@ -1,13 +1,13 @@
 """The two endpoints that only turn text into token ids and back."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 
 from headway.core.base.errors import QueueFull
 from headway.core.base.units import Seconds
-from headway.service.gateway.encode import Encoder
-from headway.service.gateway.model import Directory
+from headway.service.gateway.encode import off_loop
+from headway.service.gateway.models import Models, Served
 from headway.service.openai.limits import ApiLimits
-from headway.service.openai.resolve import check_model_name
 from headway.service.openai.schema import ChatRequest
 from headway.service.openai.tokens import (
     TokenizeRequest,
@@ -26,11 +26,10 @@ Answers = Callable[[bytes], Awaitable[bytes]]  # body to body
 class TokenPages:
     """Answers by path; nothing of the engine is used, so they are not part of its queue."""
 
-    def __init__(self, encoder: Encoder, directory: Directory, limits: ApiLimits) -> None:
-        self._encoder = encoder
-        self._directory = directory
+    def __init__(self, models: Models, limits: ApiLimits) -> None:
+        self._models = models
         self._limits = limits
-        self._num_waiting = 0
+        self._num_waiting: Counter[str] = Counter()  # by the model's name
         self.by_path: Mapping[str, Answers] = {
             "/tokenize": self._tokenize,
             "/detokenize": self._detokenize,
@@ -39,36 +38,34 @@ class TokenPages:
         }
 
     async def _tokenize(self, body: bytes) -> bytes:
-        return await self._bounded(lambda: self._encoded(body))
+        request = await off_loop(body, lambda: parse_tokenize(body, self._limits))
+        served = self._models.find(request.model)
+        return await self._bounded(served, lambda: self._encoded(served, request))
 
     async def _detokenize(self, body: bytes) -> bytes:
-        return await self._bounded(lambda: self._decoded(body))
-
-    async def _bounded(self, work: Callable[[], bytes]) -> bytes:
-        """The work's result, from a thread; raises QueueFull when too much waits already."""
-        if self._num_waiting >= MAX_WAITING:
-            raise QueueFull(f"{MAX_WAITING} texts wait for their tokens already", RETRY_AFTER)
-        self._num_waiting += 1
-        try:
-            return await self._encoder.run(work)
-        finally:
-            self._num_waiting -= 1
-
-    def _encoded(self, body: bytes) -> bytes:
-        request = parse_tokenize(body, self._limits)
-        facts = self._directory.facts()
-        check_model_name(request.model, facts)
-        return tokenized(self._ids(request), request, facts, self._encoder.tokenizer)
-
-    def _ids(self, request: TokenizeRequest) -> list[int]:
-        if isinstance(request.source, ChatRequest):
-            return self._encoder.chat(request.source, self._encoder.tokenizer)
-        return self._encoder.tokenizer.encode(
-            request.source, add_special=request.add_special, parse_special=True
+        request = await off_loop(body, lambda: parse_detokenize(body))
+        served = self._models.find(request.model)
+        return await self._bounded(
+            served,
+            lambda: detokenized(request, served.directory.known(), served.encoder.tokenizer),
         )
 
-    def _decoded(self, body: bytes) -> bytes:
-        request = parse_detokenize(body)
-        facts = self._directory.facts()
-        check_model_name(request.model, facts)
-        return detokenized(request, facts, self._encoder.tokenizer)
+    async def _bounded(self, served: Served, work: Callable[[], bytes]) -> bytes:
+        """The work's result, from a thread; raises QueueFull when too much waits already."""
+        if self._num_waiting[served.name] >= MAX_WAITING:
+            raise QueueFull(f"{MAX_WAITING} texts wait for their tokens already", RETRY_AFTER)
+        self._num_waiting[served.name] += 1
+        try:
+            return await served.encoder.run(work)
+        finally:
+            self._num_waiting[served.name] -= 1
+
+    def _encoded(self, served: Served, request: TokenizeRequest) -> bytes:
+        facts, encoder = served.directory.known(), served.encoder
+        if isinstance(request.source, ChatRequest):
+            ids = encoder.chat(request.source, encoder.tokenizer)
+        else:
+            ids = encoder.tokenizer.encode(
+                request.source, add_special=request.add_special, parse_special=True
+            )
+        return tokenized(ids, request, facts, encoder.tokenizer)

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
@@ -53,10 +54,16 @@ class Exporter(Collector):
         key = (metric.name, self._values(metric, labels))
         self._counters[key] = self._counters.get(key, 0.0) + amount
 
-    def observe(self, metric: Metric, value: float, times: int = 1) -> None:
+    def observe(
+        self,
+        metric: Metric,
+        value: float,
+        times: int = 1,
+        labels: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """Put `value` into a histogram, `times` times."""
         assert metric.kind is Kind.HISTOGRAM, metric.name
-        key = (metric.name, self._values(metric, {}))
+        key = (metric.name, self._values(metric, labels))
         buckets = self._histograms.setdefault(key, _Buckets(len(metric.buckets) + 1))
         buckets.counts[bisect_left(metric.buckets, value)] += times
         buckets.total += value * times
@@ -109,6 +116,31 @@ class Exporter(Collector):
     def _values(self, metric: Metric, labels: Mapping[str, str]) -> tuple[str, ...]:
         merged = {**self._constant, **labels}
         return tuple(merged[label] for label in metric.labels)
+
+
+class Labelled:
+    """An exporter as one model sees it: every series has that model's labels."""
+
+    def __init__(self, exporter: Exporter, labels: Mapping[str, str]) -> None:
+        self._exporter = exporter
+        self._labels = labels
+
+    def add(self, metric: Metric, amount: float = 1.0, **labels: str) -> None:
+        """Count `amount` (>= 0) more of a counter."""
+        self._exporter.add(metric, amount, **{**self._labels, **labels})
+
+    def observe(self, metric: Metric, value: float, times: int = 1) -> None:
+        """Put `value` into a histogram, `times` times."""
+        self._exporter.observe(metric, value, times, self._labels)
+
+    def add_source(self, source: Callable[[], Iterable[Sample]]) -> None:
+        """Ask `source` at every scrape for values that are not kept here."""
+
+        def labelled() -> Iterator[Sample]:
+            for metric, value, labels in source():
+                yield Sample(metric, value, {**self._labels, **labels})
+
+        self._exporter.add_source(labelled)
 
 
 def _name_and_type(metric: Metric) -> tuple[str, str, str]:

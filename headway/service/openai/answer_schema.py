@@ -196,6 +196,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int  # tokens of prompt and answer together
     root: str | None = None  # the model's name in its file
     parent: str | None = None
+    state: str = "ready"  # or starting, stalled, unloaded, unloading, failed, stopped
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):

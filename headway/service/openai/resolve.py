@@ -29,11 +29,15 @@ def check_model_name(name: str | None, facts: ModelFacts) -> str:
     if name is None:
         return facts.names[0]
     if name not in facts.names:
-        raise ModelNotFound(
-            f"There is no model {name[:80]!r} here. Served: {', '.join(facts.names)}.",
-            param="model",
-        )
+        raise unknown_model(name, facts.names)
     return name
+
+
+def unknown_model(name: str, served: Sequence[str]) -> ModelNotFound:
+    """The error of a name that no model here has; it lists those that are served."""
+    return ModelNotFound(
+        f"There is no model {name[:80]!r} here. Served: {', '.join(served)}.", param="model"
+    )
 
 
 def check_against_model(request: ChatRequest | CompletionRequest, facts: ModelFacts) -> None:

@@ -22,6 +22,9 @@ NEXT: Mapping[ReplicaState, frozenset[ReplicaState]] = {
     ),
     ReplicaState.FAILED: frozenset({ReplicaState.STOPPED}),
     ReplicaState.STOPPED: frozenset(),
+    # Of a pool that has no process, or is about to have none.
+    ReplicaState.UNLOADED: frozenset({ReplicaState.STARTING, ReplicaState.STOPPED}),
+    ReplicaState.UNLOADING: frozenset({ReplicaState.UNLOADED, ReplicaState.STOPPED}),
 }
 
 

@@ -5,6 +5,7 @@ from typing import Protocol
 
 import msgspec
 
+from headway.core.fleet.residency import Residency
 from headway.core.messages.health import ReplicaHello, ReplicaStatus
 from headway.core.messages.path import EngineRequest, Event
 
@@ -17,6 +18,8 @@ class ReplicaState(Enum):
     STALLED = "stalled"  # alive, but work is pending and no step completes
     STOPPED = "stopped"  # ended on purpose
     FAILED = "failed"  # could not start; a restart cannot help
+    UNLOADED = "unloaded"  # its pool has no process for it; the next request starts one
+    UNLOADING = "unloading"  # its pool is about to end it, once nothing runs
 
 
 class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +32,8 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     retry_after_s: float  # what to tell a client that is refused now
     hello: ReplicaHello | None  # of the running process; None until it has loaded
     status: ReplicaStatus | None  # the latest
+    loads: int = 0  # of its pool; with `restarts` it tells one process from the next
+    on_demand: bool = False  # loaded when a request needs it, which waits for that
 
 
 class Mailbox(Protocol):
@@ -62,4 +67,30 @@ class Transport(Protocol):
 
         Harmless for a request that has ended or is not known.
         """
+        ...
+
+
+class Pool(Transport, Protocol):
+    """The replicas of one model, and whether any of them is loaded.
+
+    With one replica it is that replica, loaded and unloaded as its settings say.
+    """
+
+    async def hold(self, request_id: str, budget_s: float | None) -> float:
+        """Wait until the model can answer, and have it stay loaded until `release`.
+
+        Gives the seconds that took, exactly 0 where there was nothing to wait for.
+
+        budget_s  what is left until the request's first token is due; None: nothing promised
+
+        Raises ReplicaNotReady when that takes too long or cannot be. `release` is due also then.
+        """
+        ...
+
+    def release(self, request_id: str) -> None:
+        """The request has ended; harmless when it holds nothing."""
+        ...
+
+    def residency(self) -> Residency:
+        """Where the model is between disk and memory, to look at."""
         ...

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
 
@@ -16,8 +17,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """Settings that `serve` was called with."""
     seen: list[Settings] = []
 
-    def serve(settings: Settings) -> int:
-        seen.append(settings)
+    def serve(models: Sequence[Settings]) -> int:
+        seen.extend(models)
         return 0
 
     monkeypatch.setattr(cli, "serve", serve)

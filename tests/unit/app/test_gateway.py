@@ -16,7 +16,8 @@ import httpx
 import psutil
 import pytest
 
-from headway.app.gateway import fit_connections, served_names
+from headway.app.fleet import served_names
+from headway.app.gateway import fit_connections
 from headway.app.settings import Settings
 from headway.service.gateway.settings import GatewaySettings
 from tests.unit.service.gateway.fakes import CHAT, HI, reset, run

@@ -14,6 +14,7 @@ import uvloop
 from headway.core.base.errors import ReplicaLost, ReplicaNotReady
 from headway.core.base.units import Seconds
 from headway.core.engine.settings import EngineSettings
+from headway.core.fleet.residency import Residency, ResidencySettings
 from headway.core.messages.health import ReplicaHello, ReplicaStatus
 from headway.core.messages.path import (
     CacheMiss,
@@ -26,7 +27,7 @@ from headway.core.messages.path import (
     Usage,
 )
 from headway.core.route.admit import Admitter
-from headway.service.gateway.assemble import GatewayNeeds, assemble
+from headway.service.gateway.assemble import GatewayNeeds, ModelNeeds, assemble
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.gauges import EngineTotals
 from headway.service.gateway.lifecycle import HttpServer, bind
@@ -129,8 +130,18 @@ class JoiningTemplate:
         return list(tokenizer.encode(text, add_special=False, parse_special=False))
 
 
+class Holds:
+    """Who holds a fake pool, and what a request waits for there."""
+
+    def __init__(self) -> None:
+        self.on_demand = False
+        self.held: list[str] = []
+        self.budgets: list[float | None] = []
+        self.is_here = asyncio.Event()  # what requests wait for where it is loaded on demand
+
+
 class FakeReplica:
-    """A Transport whose requests wait until the test, or `script`, answers them."""
+    """A Pool whose requests wait until the test, or `script`, answers them."""
 
     def __init__(self) -> None:
         self.state = ReplicaState.READY
@@ -143,6 +154,27 @@ class FakeReplica:
         self.boxes: dict[str, RequestMailbox] = {}
         self.cancelled: list[str] = []
         self.script: Callable[[FakeReplica, EngineRequest], None] | None = None
+        self.holds = Holds()
+
+    async def hold(self, request_id: str, budget_s: float | None) -> float:
+        """At once, or when `is_here` is set."""
+        self.holds.held.append(request_id)
+        self.holds.budgets.append(budget_s)
+        waits = self.holds.on_demand and not self.holds.is_here.is_set()
+        if waits:
+            await self.holds.is_here.wait()
+        if self.state is not ReplicaState.READY:
+            raise ReplicaNotReady(f"the engine is not ready: {self.reason}", Seconds(7.0))
+        return 0.25 if waits else 0.0
+
+    def release(self, request_id: str) -> None:
+        """Note it."""
+        if request_id in self.holds.held:
+            self.holds.held.remove(request_id)
+
+    def residency(self) -> Residency:
+        """Of one that has never been loaded."""
+        return Residency(ResidencySettings(), Seconds(0.0))
 
     def view(self) -> ReplicaView:
         """What the test has set."""
@@ -154,6 +186,7 @@ class FakeReplica:
             retry_after_s=7.0,
             hello=self.hello,
             status=self.status,
+            on_demand=self.holds.on_demand,
         )
 
     def call(self, request: EngineRequest) -> RequestMailbox:
@@ -351,6 +384,7 @@ async def site(
     limits: ApiLimits | None = None,
     replica: FakeReplica | None = None,
     names: tuple[str, ...] = ("m", "m-alias"),
+    others: Mapping[tuple[str, ...], FakeReplica] | None = None,
 ) -> AsyncGenerator[Site]:
     """A gateway that serves on a free loopback port until the block ends."""
     chosen = msgspec.structs.replace(settings or GatewaySettings(), port=0)
@@ -360,14 +394,23 @@ async def site(
         GatewayNeeds(
             settings=chosen,
             api_limits=limits or ApiLimits(),
-            engine=engine or EngineSettings(),
             seed=None,
-            model=ServedModel(
-                names=names, root="root", vocab_size=VOCAB, context_length=CONTEXT, created=1
-            ),
-            encoder=encoder,
-            replica=fake,
-            totals=EngineTotals(),
+            models=[
+                ModelNeeds(
+                    model=ServedModel(
+                        names=each,
+                        root="root",
+                        vocab_size=VOCAB,
+                        context_length=CONTEXT,
+                        created=1,
+                    ),
+                    engine=engine or EngineSettings(),
+                    encoder=encoder,
+                    pool=pool,
+                    totals=EngineTotals(),
+                )
+                for each, pool in [(names, fake), *(others or {}).items()]
+            ],
             clock=SystemClock(),
             version="1.2.3",
         )
@@ -375,7 +418,7 @@ async def site(
     listener = bind(chosen)
     server = HttpServer(parts.gateway, chosen, listener)
     serving = asyncio.create_task(server.run_until_stopped())
-    here = Site(parts.gateway, parts.admitter, fake, server)
+    here = Site(parts.gateway, parts.models.default.admitter, fake, server)
     try:
         await until(lambda: server.started)
         here.port = listener.getsockname()[1]

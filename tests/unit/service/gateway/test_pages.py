@@ -29,6 +29,8 @@ READY_STATES = {
     ReplicaState.STALLED: (200, 503),
     ReplicaState.STOPPED: (200, 503),
     ReplicaState.FAILED: (503, 503),
+    ReplicaState.UNLOADED: (200, 200),
+    ReplicaState.UNLOADING: (200, 200),
 }
 
 

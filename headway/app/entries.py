@@ -1,0 +1,88 @@
+"""What one of several models says for itself: an entry of the file's list, or of a flag.
+
+In a file, an entry has the keys of the whole file that concern a model:
+
+    models:
+      - {model: small.gguf, served_model_name: small}
+      - {model: large.gguf, served_model_name: large, load: demand, idle_unload: 600}
+
+As text, the same behind the model's file: `large.gguf,served-model-name=large,load=demand`.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+
+from headway.app.options import BY_KEY, OF_A_MODEL, Option, Value
+from headway.core.base.errors import InvalidSetting
+
+Values = dict[str, Value]
+SEPARATOR = re.compile(r",(?=[A-Za-z][\w-]*=)")
+
+
+def entries_of(content: object, where: str) -> list[Values]:
+    """Every model of a file's list; raises InvalidSetting, which names the entry and its key."""
+    if not isinstance(content, list) or not content:
+        raise InvalidSetting(where, f"must be a list of models, got {content!r}")
+    return [_entry(each, f"{where}[{index}]") for index, each in enumerate(content)]
+
+
+def entry_of_text(text: object, where: str) -> Values:
+    """A model's file, and `,key=value` for what it says for itself; raises InvalidSetting.
+
+    A key that takes a list may come again.
+    """
+    model = read_option(BY_KEY["model"], text, where)
+    assert isinstance(model, str), "a model is text"
+    path, *pairs = SEPARATOR.split(model)
+    given: dict[str, object] = {"model": path} if path else {}
+    for pair in pairs:
+        key, _, value = pair.partition("=")
+        flag = key.replace("_", "-")
+        option = BY_KEY.get(flag.replace("-", "_"))
+        if flag not in given:
+            given[flag] = value
+        elif option is not None and option.takes_many:
+            given[flag] = f"{given[flag]},{value}"
+        else:
+            raise InvalidSetting(f"{where} {path}: {flag}", "is given twice")
+    return _read(given.items(), f"{where} {path}: ")
+
+
+def read_option(option: Option, raw: object, where: str) -> Value:
+    """The option's value; raises InvalidSetting, which names its place."""
+    try:
+        return option.read(raw)
+    except ValueError as error:
+        raise InvalidSetting(where, str(error)) from None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The rest of a message about a name that is not known."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else "; see docs/settings.md"
+
+
+def _entry(content: object, where: str) -> Values:
+    if isinstance(content, str):
+        return entry_of_text(content, where)
+    if not isinstance(content, Mapping):
+        raise InvalidSetting(where, f"must hold keys and values, got {content!r}")
+    return _read(((str(key), value) for key, value in content.items()), f"{where}.")
+
+
+def _read(items: Iterable[tuple[str, object]], prefix: str) -> Values:
+    found: Values = {}
+    for key, raw in items:
+        name = key.replace("-", "_")
+        if name not in BY_KEY:
+            raise InvalidSetting(
+                f"{prefix}{key}", f"is not a setting{did_you_mean(name, OF_A_MODEL)}"
+            )
+        if name not in OF_A_MODEL:
+            raise InvalidSetting(
+                f"{prefix}{key}", "belongs to the whole server; set it beside the models"
+            )
+        if raw is not None:
+            found[name] = read_option(BY_KEY[name], raw, f"{prefix}{key}")
+    return found

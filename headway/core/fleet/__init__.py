@@ -1,0 +1,1 @@
+"""What should be loaded, and what memory each model may take."""

@@ -1,0 +1,68 @@
+"""All models that one server answers for, and what belongs to each of them alone."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from headway.core.route.admit import Admitter
+from headway.service.gateway.encode import Encoder
+from headway.service.gateway.gauges import Gauges
+from headway.service.gateway.meter import Meter
+from headway.service.gateway.model import Directory
+from headway.service.gateway.relay import Relay
+from headway.service.openai.answer_schema import ModelList
+from headway.service.openai.resolve import unknown_model
+
+
+class Served(NamedTuple):
+    """One model: nothing here is shared with another, so that none waits for another."""
+
+    directory: Directory
+    encoder: Encoder
+    admitter: Admitter
+    relay: Relay
+    meter: Meter
+    gauges: Gauges
+
+    @property
+    def name(self) -> str:
+        """The first of its names."""
+        return self.directory.model.names[0]
+
+
+class Models:
+    """Every served model by its names; the first is meant where a request names none."""
+
+    def __init__(self, served: Sequence[Served]) -> None:
+        self.all = tuple(served)
+        self._by_name = {name: each for each in served for name in each.directory.model.names}
+
+    @property
+    def default(self) -> Served:
+        """The first one."""
+        return self.all[0]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name of every model."""
+        return tuple(self._by_name)
+
+    def find(self, name: str | None) -> Served:
+        """The model of that name; raises ModelNotFound, which lists the served ones."""
+        if name is None:
+            return self.default
+        found = self._by_name.get(name)
+        if found is None:
+            raise unknown_model(name, self.names)
+        return found
+
+    def listing(self) -> bytes:
+        """Body of /v1/models."""
+        return msgspec.json.encode(
+            ModelList(data=[info for each in self.all for info in each.directory.infos()])
+        )
+
+    def one(self, name: str) -> bytes:
+        """Body of /v1/models/{id}; raises ModelNotFound."""
+        return msgspec.json.encode(self.find(name).directory.info(name))
