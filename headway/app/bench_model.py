@@ -11,13 +11,14 @@ from typing import Any
 import msgspec
 
 from headway.app.bench_dataset import DEFAULT_IDS
-from headway.app.models import pull_builtin
+from headway.app.model_source import locate
 from headway.app.options import BY_KEY, OPTIONS, Option
 from headway.app.replica import load
 from headway.app.settings import Settings, merge, replica_spec
 from headway.core.base.errors import InvalidSetting, PromptTooLong, StartError
 from headway.core.messages.health import LoadProgress
 from headway.service.loaders.model_files import ModelFile, open_model
+from headway.service.loaders.progress import ConsoleProgress
 from headway.service.observe import log
 from headway.service.replica.server import Loaded
 from headway.service.wire.spec import Launch
@@ -65,10 +66,13 @@ def settings_of(args: argparse.Namespace, defaults: Mapping[str, object] | None 
 
 
 def path_of(settings: Settings) -> str:
-    """The model file, fetched first if it is the built-in one."""
-    if settings.model:
-        return settings.model
-    return pull_builtin(Path(settings.cache_dir) if settings.cache_dir else None)
+    """The model's path, fetched first if it is the built-in one or a hub's."""
+    console = ConsoleProgress()
+    try:
+        cache = Path(settings.cache_dir) if settings.cache_dir else None
+        return locate(settings.model, console, cache).path
+    finally:
+        console.close()
 
 
 def random_token_ids(vocab_size: int) -> range:

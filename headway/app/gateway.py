@@ -16,6 +16,7 @@ import uvloop
 
 from headway import __version__
 from headway.app.fleet import OpenedModel, about, check_names, fitted, opened
+from headway.app.model_source import locate
 from headway.app.settings import Settings
 from headway.app.settle import give_back
 from headway.core.base.errors import StartError
@@ -32,9 +33,8 @@ from headway.service.gateway.model import ServedModel
 from headway.service.gateway.models import Models
 from headway.service.gateway.server import Gateway
 from headway.service.gateway.settings import GatewaySettings
-from headway.service.loaders.builtin import fetch_builtin
 from headway.service.loaders.chat_template import ChatTemplate
-from headway.service.loaders.model_files import open_model
+from headway.service.loaders.model_files import ModelFile, open_model
 from headway.service.loaders.progress import ConsoleProgress
 from headway.service.loaders.tokenizer_files import build_tokenizer
 from headway.service.observe import log
@@ -80,18 +80,20 @@ def serve(models: Sequence[Settings]) -> int:
 def open_all(models: Sequence[Settings], progress: ConsoleProgress) -> list[OpenedModel]:
     """All models' files, read as far as needed to know that they can be served together here."""
     found = [
-        opened(each, index, len(models), open_model(path_of(each, progress)))
-        for index, each in enumerate(models)
+        opened(each, index, len(models), file)
+        for index, (each, file) in enumerate(located(each, progress) for each in models)
     ]
     check_names(found)
     fitted(found, available_bytes())
     return found
 
 
-def path_of(settings: Settings, progress: ConsoleProgress) -> str:
-    """The model's file, fetched first if it is the built-in one."""
+def located(settings: Settings, progress: ConsoleProgress) -> tuple[Settings, ModelFile]:
+    """The model, fetched first if it is not here; a hub's is called by its id unless named."""
     cache = Path(settings.cache_dir) if settings.cache_dir else None
-    return settings.model or fetch_builtin(progress, cache)
+    path, names = locate(settings.model, progress, cache)
+    names = settings.served_model_name or names
+    return msgspec.structs.replace(settings, served_model_name=names), open_model(path)
 
 
 def fit_connections(settings: GatewaySettings) -> GatewaySettings:

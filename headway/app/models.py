@@ -8,11 +8,13 @@ from pathlib import Path
 import msgspec
 from platformdirs import user_cache_path
 
+from headway.app.model_source import locate
 from headway.core.base.errors import HeadwayError, StartError
 from headway.core.base.units import blocks_for
 from headway.service.control.memory import available_bytes
 from headway.service.loaders.builtin import BUILTIN, fetch_builtin
 from headway.service.loaders.gguf_header import read_header
+from headway.service.loaders.hub_choice import read_reference
 from headway.service.loaders.model_files import open_model
 from headway.service.loaders.progress import ConsoleProgress
 
@@ -60,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True)
     for name, text in (
         ("list", "the models in the cache folder"),
-        ("pull", "download the built-in model now"),
+        ("pull", "download a model now, and check it"),
         ("show", "what a model's file holds and what it needs"),
     ):
         verb = verbs.add_parser(name, help=text)
@@ -70,7 +72,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 "model", nargs="?", default=BUILTIN_NAME, metavar="MODEL",
                 help=f"a GGUF file, a name from the list, or {BUILTIN_NAME} (the default)",
             )  # fmt: skip
-        if name != "pull":
+        if name == "pull":
+            verb.add_argument(
+                "model", nargs="?", default=BUILTIN_NAME, metavar="MODEL",
+                help="a hub's ORG/NAME, ORG/NAME@REVISION or ORG/NAME:FILE.gguf, "
+                f"or {BUILTIN_NAME} (the default)",
+            )  # fmt: skip
+        else:
             verb.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -78,7 +86,7 @@ def run(chosen: argparse.Namespace) -> int:
     """The whole command; raises StartError."""
     folder = Path(chosen.cache_dir) if chosen.cache_dir else user_cache_path("headway")
     if chosen.verb == "pull":
-        print(pull_builtin(folder, verify=True))
+        print(pull(chosen.model, folder))
     elif chosen.verb == "list":
         found = models_in(folder)
         print(_json(found) if chosen.json else listing(found, folder))
@@ -86,6 +94,20 @@ def run(chosen: argparse.Namespace) -> int:
         shown = show(_path_of(chosen.model, folder))
         print(_json(shown) if chosen.json else telling(shown))
     return EXIT_OK
+
+
+def pull(model: str, folder: Path) -> str:
+    """Path of a model that is here afterwards, every byte of it checked; raises StartError."""
+    if model != BUILTIN_NAME and (Path(model).exists() or read_reference(model) is None):
+        raise StartError(
+            f"{model}: is no model of a hub; name one as ORG/NAME or ORG/NAME:FILE.gguf"
+        )
+    console = ConsoleProgress()
+    try:
+        named = None if model == BUILTIN_NAME else model
+        return locate(named, console, folder, verify=True).path
+    finally:
+        console.close()
 
 
 def pull_builtin(folder: Path | None, *, verify: bool = False) -> str:

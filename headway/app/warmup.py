@@ -4,6 +4,7 @@ import sys
 import time
 from pathlib import Path
 
+from headway.app.model_source import locate
 from headway.app.replica import kernels_below
 from headway.app.settings import Settings
 from headway.compute.cpu import features, kernel_cache
@@ -11,7 +12,6 @@ from headway.compute.cpu.settings import isa_of
 from headway.core.base.errors import StartError
 from headway.core.engine.settings import EngineSettings
 from headway.core.messages.health import LoadProgress
-from headway.service.loaders.builtin import fetch_builtin
 from headway.service.loaders.model_files import open_model
 from headway.service.loaders.progress import ConsoleProgress
 from headway.service.observe import log
@@ -33,7 +33,7 @@ def warm_up(settings: Settings) -> int:
     console = ConsoleProgress()
     began = time.monotonic()
     cache = Path(settings.cache_dir) if settings.cache_dir else None
-    model_file = open_model(settings.model or fetch_builtin(console, cache))
+    model_file = open_model(locate(settings.model, console, cache).path)
     features.restrict(isa_of(settings.cpu.cpu_isa))
     base = kernels_below(settings.cache_dir)
     folder = kernel_cache.prepare(base)
