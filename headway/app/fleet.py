@@ -58,8 +58,8 @@ class OpenedModel:
 
 
 def served_names(settings: Settings, path: str) -> tuple[str, ...]:
-    """The names that were set, or the file's name without and with its type of weights."""
-    stem = Path(path).stem
+    """The names that were set, or a folder's, or a file's without and with its type of weights."""
+    stem = Path(path).name if Path(path).is_dir() else Path(path).stem
     return settings.served_model_name or tuple(dict.fromkeys((QUANT_SUFFIX.sub("", stem), stem)))
 
 

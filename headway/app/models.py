@@ -1,6 +1,7 @@
 """`headway models`: which models are here, and what one file holds and needs."""
 
 import argparse
+import re
 from collections import Counter
 from math import prod
 from pathlib import Path
@@ -21,6 +22,7 @@ from headway.service.loaders.progress import ConsoleProgress
 EXIT_OK = 0
 BUILTIN_NAME = "builtin"
 GIB, MIB = 1 << 30, 1 << 20
+LICENCE = re.compile(r"^license:\s*(\S.*)$", re.MULTILINE)
 BLOCK = 16  # tokens in a KV block, as `headway serve` has them by default
 SCALE_BYTES = 4.0  # of each head of a position, with K and V in 8 bits
 
@@ -128,8 +130,7 @@ def models_in(folder: Path) -> list[Found]:
 def show(path: str) -> Shown:
     """Read one file's header; raises ModelFileError."""
     file = open_model(path)
-    card, values = file.card, read_header(path).values
-    licence = values.get("general.license")
+    card = file.card
     scale = SCALE_BYTES / card.head_dim
     per_token = {
         "bfloat16": card.kv_bytes_per_token(2.0),
@@ -150,7 +151,7 @@ def show(path: str) -> Shown:
         vocabulary=card.vocab_size,
         kv_bytes_a_token=per_token,
         chat_template=template.strip().splitlines()[0] if template and template.strip() else None,
-        licence=licence if isinstance(licence, str) else None,
+        licence=_licence(Path(path)),
         free_bytes=free,
         kv_tokens_that_fit=None
         if left is None
@@ -206,6 +207,21 @@ def _fit(shown: Shown) -> str:
         f"{free}: beside the weights {tokens:,} tokens of KV at most, "
         f"{whole:,} whole contexts; `headway serve` takes 40 % of that unless told otherwise"
     )
+
+
+def _licence(path: Path) -> str | None:
+    """What the file says of its licence; of a folder, its README's first lines."""
+    if not path.is_dir():
+        licence = read_header(str(path)).values.get("general.license")
+        return licence if isinstance(licence, str) else None
+    readme = path / "README.md"
+    if not readme.is_file():
+        return None
+    parts = readme.read_text(encoding="utf-8", errors="replace").split("---\n", maxsplit=2)
+    if len(parts) < 3 or parts[0]:
+        return None
+    found = LICENCE.search(parts[1])
+    return None if found is None else found[1].strip()
 
 
 def _found(path: Path) -> Found:

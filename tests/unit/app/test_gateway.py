@@ -305,6 +305,12 @@ def test_the_model_is_named_after_its_file_without_and_with_its_weights() -> Non
     assert served_names(chosen, "/x/m.gguf") == ("a", "b")
 
 
+def test_a_folder_is_named_as_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "Tiny-0.5B"
+    folder.mkdir()
+    assert served_names(Settings(), str(folder)) == ("Tiny-0.5B",)
+
+
 def test_connections_never_need_more_files_than_the_process_may_open() -> None:
     fitted = fit_connections(GatewaySettings(max_connections=10**9))
     assert 1 <= fitted.max_connections < 10**9

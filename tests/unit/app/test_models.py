@@ -7,7 +7,9 @@ import pytest
 
 from headway.app.cli import main
 from headway.service.loaders.builtin import BUILTIN
+from headway.service.loaders.model_files import open_model
 from tests.parity.tiny_llama import TinyLlama, write_gguf
+from tests.unit.service.loaders.folder_samples import write_folder
 from tests.unit.service.loaders.samples import tiny_model
 
 
@@ -53,6 +55,27 @@ def test_a_files_facts_are_those_of_its_header(
     assert sum(shown["types"].values()) == len(model.tensors)
     assert shown["file_bytes"] == Path(model.path).stat().st_size
     assert shown["kv_tokens_that_fit"]["int8"] >= shown["kv_tokens_that_fit"]["bfloat16"] > 0
+
+
+@pytest.mark.parametrize(
+    ("readme", "said"),
+    [
+        (None, None),
+        ("# A model\n", None),
+        ("---\nlanguage: en\nlicense: apache-2.0\n---\n# A model\n", "apache-2.0"),
+    ],
+)
+def test_a_folders_facts_are_those_of_its_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], readme: str | None, said: str | None
+) -> None:
+    folder = write_folder(tmp_path / "Tiny-0.5B")
+    if readme is not None:
+        (folder / "README.md").write_text(readme)
+    assert main(["models", "show", str(folder), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["licence"] == said
+    assert shown["path"] == str(folder)
+    assert sum(shown["types"].values()) == len(open_model(str(folder)).tensors)
 
 
 def test_a_model_of_the_list_is_found_by_its_name(
