@@ -9,7 +9,7 @@ import numpy.typing as npt
 from headway.compute.arch.family import Part, TensorSpec
 from headway.compute.arch.registry import tensor_specs
 from headway.compute.arch.rope import inverse_frequencies
-from headway.compute.cpu.conversion import packed_type
+from headway.compute.cpu.conversion import packed_type, shared_type
 from headway.compute.cpu.pack import (
     FORMAT_OF,
     Arena,
@@ -147,7 +147,7 @@ class WeightReader:
         memory and which could be cut short under it.
         """
         spec = self._specs[None, Part.EMBEDDING]
-        if head is not None and head.format is FORMAT_OF[self._file.type_name(spec)]:
+        if head is not None and head.format is FORMAT_OF.get(self._file.type_name(spec)):
             return Embedding(lambda token_ids: unpacked(head, token_ids), num_bytes=0)
         type_name, rows = self._file.type_name(spec), self._file.read_blocks(spec).copy()
         return Embedding(lambda token_ids: RawMatrix(type_name, rows[token_ids]), rows.nbytes)
@@ -164,12 +164,8 @@ class WeightReader:
         )
 
     def _type_of(self, specs: Sequence[TensorSpec]) -> str:
-        """The type of matrices that share their input.
-
-        Where they differ it is float32, which holds every type's numbers.
-        """
-        names = {self._packed_type(spec) for spec in specs}
-        return names.pop() if len(names) == 1 else "F32"
+        """The type of matrices that share their input."""
+        return shared_type(map(self._packed_type, specs), self._quantization)
 
     def _size(self, layer: int | None, parts: Sequence[Part]) -> int:
         """Bytes that `_packed` will take."""
