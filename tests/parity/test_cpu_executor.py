@@ -108,8 +108,7 @@ def test_quantized_files_give_nearly_the_logits_of_their_expanded_weights(
 def test_types_that_no_kernel_reads_give_nearly_the_logits_of_their_expanded_weights(
     quantized: str, tmp_path: Path
 ) -> None:
-    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_heads": 4, "head_dim": 64}
-    tiny = TinyLlama(**sizes, seed=13)
+    tiny = TinyLlama(hidden_size=256, intermediate_size=512, num_heads=4, head_dim=64, seed=13)
     formats = {"blk.0.attn_v.weight": "Q6_K", "blk.1.ffn_down.weight": "Q6_K"}
     path = write_gguf(
         tmp_path / "tiny.gguf",

@@ -94,7 +94,7 @@ def _q5_1(rows: Bytes2d) -> Floats:
 
 def _fifth_bits(packed: Bytes2d) -> Bytes2d:
     """[N, 4] to [N, 32], each 0 or 16."""
-    return np.unpackbits(packed, axis=1, bitorder="little") << 4
+    return np.unpackbits(packed, axis=1, bitorder="little") << np.uint8(4)
 
 
 def _q4_k(rows: Bytes2d) -> Floats:

@@ -72,7 +72,7 @@ def _values(codes: Bytes2d, scales: Floats, least: Floats) -> Floats:
 def _q4_k_codes(packed: Bytes2d) -> Bytes2d:
     """[N, 128] to [N, 8, 32]."""
     runs = packed.reshape(-1, 4, 1, 32)
-    codes: Bytes2d = (runs >> np.array([0, 4], np.uint8)[:, None]) & 15
+    codes: Bytes2d = (runs >> np.array([0, 4], np.uint8)[:, None]) & np.uint8(15)
     return codes.reshape(-1, PARTS, 32)
 
 
