@@ -1,6 +1,5 @@
 """Every attention backend, against softmax written out for one query at a time."""
 
-import math
 import random
 
 import numpy as np
@@ -23,6 +22,7 @@ STEPS = {
     "prefill of a later chunk": [(31, 16)],
     "all together": [(40, 1), (0, 31), (3, 1), (16, 2), (0, 1), (47, 17), (16, 1)],
 }
+SCALE = 0.3
 HEADS = [(1, 1), (4, 2), (9, 3), (5, 5)]
 
 
@@ -54,18 +54,19 @@ def layout_of(
     return layout, num_blocks
 
 
-def written_out(q: Tensor, kv: Tensor, layout: RowLayout) -> Tensor:
-    """softmax(q k / sqrt(D)) v in float64, one query head at a time."""
+def written_out(q: Tensor, kv: Tensor, layout: RowLayout, window: int = 0) -> Tensor:
+    """softmax(q k * SCALE) v in float64, one query head at a time."""
     out = torch.zeros(q.shape, dtype=torch.float64)
     share = q.shape[1] // kv.shape[2]
     for row in range(len(layout.starts)):
         slots = layout.row_slots(row)
         for index in range(int(layout.num_tokens[row])):
             token = int(layout.offsets[row]) + index
-            visible = kv[slots[: int(layout.starts[row]) + index + 1]].double()
+            end = int(layout.starts[row]) + index + 1
+            visible = kv[slots[max(0, end - window) if window else 0 : end]].double()
             for head in range(q.shape[1]):
                 k, v = visible[:, 0, head // share], visible[:, 1, head // share]
-                weights = (k @ q[token, head].double() / math.sqrt(q.shape[2])).softmax(0)
+                weights = (k @ q[token, head].double() * SCALE).softmax(0)
                 out[token, head] = weights @ v
     return out
 
@@ -96,9 +97,21 @@ def test_rows_attend_to_their_own_history_only(
     kv = poisoned_pool(layout, num_blocks, heads[1], 16)
     total = int(layout.num_tokens.sum())
     q = torch.randn((total, heads[0], 16), generator=torch.Generator().manual_seed(2)).to(dtype)
-    got = backend.begin(layout).attend(q, kv)
+    got = backend.begin(layout).attend(q, kv, window=0, scale=SCALE)
     assert got.dtype == dtype
     assert_close(backend.name, got, written_out(q, kv, layout))
+
+
+@pytest.mark.parametrize("window", [1, 2, 16, 33, 1000])
+@pytest.mark.parametrize("step", STEPS)
+def test_rows_attend_within_a_window(backend: AttentionBackend, step: str, window: int) -> None:
+    layout, num_blocks = layout_of(STEPS[step], 16, torch.float32)
+    kv = poisoned_pool(layout, num_blocks, 2, 8)
+    q = torch.randn((int(layout.num_tokens.sum()), 4, 8))
+    attention = backend.begin(layout)
+    for each in (window, 0, window):  # layers of both kinds take turns
+        got = attention.attend(q, kv, window=each, scale=SCALE)
+        assert_close(backend.name, got, written_out(q, kv, layout, each))
 
 
 def test_groups_and_tiles_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +122,10 @@ def test_groups_and_tiles_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPa
     for slots, tile in ((1, 1), (40, 3), (1 << 20, 16)):
         monkeypatch.setattr(torch_sdpa, "GROUP_SLOTS", slots)
         monkeypatch.setattr(torch_sdpa, "TILE_TOKENS", tile)
-        assert_close("sdpa", BACKENDS["sdpa"].begin(layout).attend(q, kv), want)
+        attention = BACKENDS["sdpa"].begin(layout)
+        assert_close("sdpa", attention.attend(q, kv, window=0, scale=SCALE), want)
+        got = attention.attend(q, kv, window=7, scale=SCALE)
+        assert_close("sdpa", got, written_out(q, kv, layout, 7))
 
 
 def test_a_strided_view_of_a_product_may_be_given(backend: AttentionBackend) -> None:
@@ -117,4 +133,5 @@ def test_a_strided_view_of_a_product_may_be_given(backend: AttentionBackend) -> 
     kv = poisoned_pool(layout, num_blocks, 3, 8)
     product = torch.randn((5, 15, 8))
     q = product[:, :9]
-    assert_close(backend.name, backend.begin(layout).attend(q, kv), written_out(q, kv, layout))
+    got = backend.begin(layout).attend(q, kv, window=0, scale=SCALE)
+    assert_close(backend.name, got, written_out(q, kv, layout))

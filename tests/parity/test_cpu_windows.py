@@ -5,9 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from headway.compute.gpu.runner.loading import load_model
-from headway.compute.gpu.runner.settings import ExecutorSettings
-from headway.core.base.errors import ExecutorUnsuitable
 from tests.close import relative_error
 from tests.parity.cards import read_card
 from tests.parity.cpu_logits import cpu_logits, load
@@ -50,9 +47,3 @@ def test_a_windows_answer_does_not_depend_on_the_chunks(tmp_path: Path) -> None:
     whole = cpu_logits(model, IDS, [NUM_TOKENS])
     for chunks in ([1] * 20 + [NUM_TOKENS - 20], [256, 256, 88], [333, 267]):
         assert cpu_logits(model, IDS, chunks).equal(whole)
-
-
-def test_the_torch_executor_refuses_a_window_by_name(tmp_path: Path) -> None:
-    card = read_card(write(tmp_path, 16))
-    with pytest.raises(ExecutorUnsuitable, match="sliding window"):
-        load_model(card, ExecutorSettings(), lambda done, total: None)

@@ -27,27 +27,33 @@ class RowLayout:
     dtype: torch.dtype  # of q and of the pool
     device: torch.device
 
-    def row_slots(self, row: int) -> Ints:
-        """Slots of all positions the row attends to, in order."""
-        length = int(self.starts[row] + self.num_tokens[row])
-        positions = np.arange(length)
+    def row_slots(self, row: int, first: int = 0) -> Ints:
+        """Slots of the positions from `first` to the row's last, in order."""
+        positions = np.arange(first, int(self.starts[row] + self.num_tokens[row]))
         blocks = self.block_table[row, positions // self.block_size]
         slots: Ints = blocks * self.block_size + positions % self.block_size
         return slots
 
 
+def first_in_reach(position: int, window: int) -> int:
+    """The first position that a token sees; a window of 0 is all before it."""
+    return max(0, position - window + 1) if window else 0
+
+
 class StepAttention(Protocol):
     """Attention of one step, with everything prepared that its layers share."""
 
-    def attend(self, q: Tensor, kv: Tensor) -> Tensor:
+    def attend(self, q: Tensor, kv: Tensor, *, window: int, scale: float) -> Tensor:
         """Attend to what is in the pool; the step's own K and V are already written.
 
         q        [T, H, D]
         kv       [slots, 2, G, D]  one layer's pool, K is 0 and V is 1; H % G == 0
+        window   how many positions a token sees, its own the last; 0: all before it
+        scale    what scores are multiplied by
         returns  [T, H, D]         dtype of q
 
-        Query head h reads kv head h // (H / G); the scale is 1 / sqrt(D). Slots that do
-        not belong to the row are never read: they may hold anything, NaN included.
+        Query head h reads kv head h // (H / G). Slots that do not belong to the row are
+        never read: they may hold anything, NaN included.
         """
         ...
 

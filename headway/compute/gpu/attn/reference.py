@@ -20,7 +20,7 @@ class _ReferenceStep:
     def __init__(self, layout: RowLayout) -> None:
         self._layout = layout
 
-    def attend(self, q: Tensor, kv: Tensor) -> Tensor:
+    def attend(self, q: Tensor, kv: Tensor, *, window: int, scale: float) -> Tensor:
         """Source: Kwon et al. 2023 (PagedAttention), section 4.1."""
         layout, groups = self._layout, kv.shape[2]
         out = torch.empty_like(q)
@@ -31,10 +31,13 @@ class _ReferenceStep:
             k, v = kv[slots].float().unbind(1)  # [L, G, D]
             tokens = slice(int(offset), int(offset + count))
             query = q[tokens].float().unflatten(1, (groups, -1))  # [t, G, H / G, D]
-            scores = torch.einsum("tghd,lgd->tghl", query, k) * q.shape[-1] ** -0.5
+            scores = torch.einsum("tghd,lgd->tghl", query, k) * scale
             reach = torch.arange(int(count), device=kv.device) + int(start)
-            future = torch.arange(len(slots), device=kv.device) > reach[:, None]  # [t, L]
-            scores.masked_fill_(future[:, None, None, :], float("-inf"))
+            places = torch.arange(len(slots), device=kv.device)
+            hidden = places > reach[:, None]  # [t, L]
+            if window:
+                hidden |= places <= reach[:, None] - window
+            scores.masked_fill_(hidden[:, None, None, :], float("-inf"))
             mixed = torch.einsum("tghl,lgd->tghd", scores.softmax(-1), v)
             out[tokens] = mixed.flatten(1, 2).to(q.dtype)
         return out

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-from headway.compute.gpu.attn.backend import Ints, RowLayout, StepAttention
+from headway.compute.gpu.attn.backend import Ints, RowLayout, StepAttention, first_in_reach
 
 GROUP_SLOTS = 1 << 16  # slots gathered at once: 100 MB for 3 kv heads of 64 in float32
 TILE_TOKENS = 512  # queries of a prefill row that are masked at once
@@ -26,17 +26,14 @@ class SdpaAttention:
 
     def begin(self, layout: RowLayout) -> StepAttention:
         """Prepare one step."""
-        is_decode = layout.num_tokens == 1
-        decode = [_decode_group(layout, rows) for rows in _groups(layout, is_decode)]
-        prefill = [_prefill_row(layout, int(row)) for row in np.flatnonzero(~is_decode)]
-        return _SdpaStep(decode, prefill)
+        return _SdpaStep(layout)
 
 
 @dataclass(frozen=True, slots=True)
 class _DecodeGroup:
     tokens: Tensor  # [S] places in the flat batch
     is_whole: bool  # the batch is this group, in order
-    slots: Tensor  # [S * L]
+    slots: Tensor  # [S * L], of the last L positions or as many as the window has
     mask: Tensor | None  # [S, 1, 1, L], 0 or -inf; None when all rows are of one length
     num_rows: int
 
@@ -45,92 +42,117 @@ class _DecodeGroup:
 class _Tile:
     begin: int  # within the row
     end: int
-    mask: Tensor | None  # [end - begin, reach], 0 or -inf; None: plainly causal from 0
+    first: int  # of the gathered slots, where its reach begins
+    last: int  # and one past its end
+    mask: Tensor | None  # [end - begin, last - first], 0 or -inf; None: plainly causal
 
 
 @dataclass(frozen=True, slots=True)
 class _PrefillRow:
     offset: int
-    start: int
-    slots: Tensor  # [start + num_tokens]
+    slots: Tensor  # all that any of its tokens sees
     tiles: tuple[_Tile, ...]
 
 
-class _SdpaStep:
-    def __init__(self, decode: list[_DecodeGroup], prefill: list[_PrefillRow]) -> None:
-        self._decode = decode
-        self._prefill = prefill
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What the layers of one window share in a step."""
 
-    def attend(self, q: Tensor, kv: Tensor) -> Tensor:
-        if len(self._decode) == 1 and self._decode[0].is_whole:
-            return _attend_decode(q, kv, self._decode[0])
+    decode: tuple[_DecodeGroup, ...]
+    prefill: tuple[_PrefillRow, ...]
+
+
+class _SdpaStep:
+    def __init__(self, layout: RowLayout) -> None:
+        self._layout = layout
+        self._prepared: dict[int, _Prepared] = {}  # by window
+
+    def attend(self, q: Tensor, kv: Tensor, *, window: int, scale: float) -> Tensor:
+        if window not in self._prepared:
+            self._prepared[window] = _prepare(self._layout, window)
+        prepared = self._prepared[window]
+        if len(prepared.decode) == 1 and prepared.decode[0].is_whole:
+            return _attend_decode(q, kv, prepared.decode[0], scale)
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        for group in self._decode:
+        for group in prepared.decode:
             rows = q.index_select(0, group.tokens)
-            out.index_copy_(0, group.tokens, _attend_decode(rows, kv, group))
-        for row in self._prefill:
-            _attend_prefill(q, kv, row, out)
+            out.index_copy_(0, group.tokens, _attend_decode(rows, kv, group, scale))
+        for row in prepared.prefill:
+            _attend_prefill(q, kv, row, out, scale)
         return out
 
 
-def _attend_decode(q: Tensor, kv: Tensor, group: _DecodeGroup) -> Tensor:
+def _attend_decode(q: Tensor, kv: Tensor, group: _DecodeGroup, scale: float) -> Tensor:
     """The heads that share a kv head stand where SDPA has its queries: nothing is repeated."""
     num_kv_heads = kv.shape[2]
     gathered = kv.index_select(0, group.slots).unflatten(0, (group.num_rows, -1))
     k = gathered[:, :, 0].transpose(1, 2)  # [S, G, L, D]
     v = gathered[:, :, 1].transpose(1, 2)
     query = q.unflatten(1, (num_kv_heads, -1))  # [S, G, H / G, D]
-    mixed = functional.scaled_dot_product_attention(query, k, v, attn_mask=group.mask)
+    mixed = functional.scaled_dot_product_attention(query, k, v, attn_mask=group.mask, scale=scale)
     return mixed.flatten(1, 2)
 
 
-def _attend_prefill(q: Tensor, kv: Tensor, row: _PrefillRow, out: Tensor) -> None:
+def _attend_prefill(q: Tensor, kv: Tensor, row: _PrefillRow, out: Tensor, scale: float) -> None:
     num_kv_heads = kv.shape[2]
     gathered = kv.index_select(0, row.slots)
     for tile in row.tiles:
         tokens = slice(row.offset + tile.begin, row.offset + tile.end)
         query = q[tokens].unflatten(1, (num_kv_heads, -1)).permute(1, 2, 0, 3)  # [G, H/G, t, D]
-        reach = gathered[: row.start + tile.end]
+        reach = gathered[tile.first : tile.last]
         # [G, L, 2, D] seen as [G, H/G, L, D] without a copy.
         k = reach[:, 0].transpose(0, 1).unsqueeze(1).expand(-1, query.shape[1], -1, -1)
         v = reach[:, 1].transpose(0, 1).unsqueeze(1).expand(-1, query.shape[1], -1, -1)
         mixed = functional.scaled_dot_product_attention(
-            query, k, v, attn_mask=tile.mask, is_causal=tile.mask is None
+            query, k, v, attn_mask=tile.mask, is_causal=tile.mask is None, scale=scale
         )
         out[tokens] = mixed.permute(2, 0, 1, 3).flatten(1, 2)
 
 
-def _groups(layout: RowLayout, is_decode: np.ndarray) -> Iterator[Ints]:
-    """Decode rows in groups of similar length and bounded size; one group when it fits."""
-    rows = np.flatnonzero(is_decode)
+def _prepare(layout: RowLayout, window: int) -> _Prepared:
+    is_decode = layout.num_tokens == 1
+    lengths = layout.starts + 1  # of what a decode row sees
+    lengths = np.minimum(lengths, window) if window else lengths
+    return _Prepared(
+        decode=tuple(
+            _decode_group(layout, rows, lengths[rows])
+            for rows in _groups(np.flatnonzero(is_decode), lengths)
+        ),
+        prefill=tuple(_prefill_row(layout, int(row), window) for row in np.flatnonzero(~is_decode)),
+    )
+
+
+def _groups(rows: Ints, lengths: Ints) -> Iterator[Ints]:
+    """Rows in groups of similar length and bounded size; one group when it fits.
+
+    lengths  of all rows of the step
+    """
     if not len(rows):
         return
-    lengths = layout.starts[rows] + 1
-    longest = int(lengths.max())
-    if 2 * int(lengths.min()) >= longest and len(rows) * longest <= GROUP_SLOTS:
+    longest = int(lengths[rows].max())
+    if 2 * int(lengths[rows].min()) >= longest and len(rows) * longest <= GROUP_SLOTS:
         yield rows
         return
-    rows = rows[np.argsort(-lengths, kind="stable")]
+    rows = rows[np.argsort(-lengths[rows], kind="stable")]
     begin = 0
     while begin < len(rows):
-        longest = int(layout.starts[rows[begin]]) + 1
+        longest = int(lengths[rows[begin]])
         end = begin + 1
         while (
             end < len(rows)
             and (end + 1 - begin) * longest <= GROUP_SLOTS
-            and 2 * (int(layout.starts[rows[end]]) + 1) >= longest
+            and 2 * int(lengths[rows[end]]) >= longest
         ):
             end += 1
         yield rows[begin:end]
         begin = end
 
 
-def _decode_group(layout: RowLayout, rows: Ints) -> _DecodeGroup:
-    lengths = layout.starts[rows] + 1
-    longest = int(lengths.max())
-    positions = np.arange(longest)
-    is_padding = positions >= lengths[:, None]  # [S, L]
-    reach = np.where(is_padding, 0, positions)
+def _decode_group(layout: RowLayout, rows: Ints, lengths: Ints) -> _DecodeGroup:
+    steps = np.arange(int(lengths.max()))
+    is_padding = steps >= lengths[:, None]  # [S, L]
+    first = layout.starts[rows] + 1 - lengths
+    reach = first[:, None] + np.where(is_padding, 0, steps)
     blocks = np.take_along_axis(layout.block_table[rows], reach // layout.block_size, axis=1)
     slots = blocks * layout.block_size + reach % layout.block_size
     is_whole = len(rows) == len(layout.starts) and bool((np.diff(rows) > 0).all())
@@ -143,23 +165,33 @@ def _decode_group(layout: RowLayout, rows: Ints) -> _DecodeGroup:
     )
 
 
-def _prefill_row(layout: RowLayout, row: int) -> _PrefillRow:
+def _prefill_row(layout: RowLayout, row: int, window: int) -> _PrefillRow:
     start, count = int(layout.starts[row]), int(layout.num_tokens[row])
-    if start == 0:
-        tiles: tuple[_Tile, ...] = (_Tile(0, count, None),)
+    gathered = first_in_reach(start, window)
+    if start == 0 and (not window or count <= window):
+        tiles: tuple[_Tile, ...] = (_Tile(0, count, 0, count, None),)
     else:
         tiles = tuple(
-            _tile(layout, start, begin, min(begin + TILE_TOKENS, count))
+            _tile(layout, (start, begin, min(begin + TILE_TOKENS, count)), window, gathered)
             for begin in range(0, count, TILE_TOKENS)
         )
-    slots = _to_device(layout.row_slots(row), layout)
-    return _PrefillRow(int(layout.offsets[row]), start, slots, tiles)
+    slots = _to_device(layout.row_slots(row, gathered), layout)
+    return _PrefillRow(int(layout.offsets[row]), slots, tiles)
 
 
-def _tile(layout: RowLayout, start: int, begin: int, end: int) -> _Tile:
-    queries = np.arange(start + begin, start + end)
-    is_future = np.arange(start + end) > queries[:, None]
-    return _Tile(begin, end, _mask(is_future, layout))
+def _tile(layout: RowLayout, at: tuple[int, int, int], window: int, gathered: int) -> _Tile:
+    """A tile of a row whose slots are gathered from one position on.
+
+    at  the row's first position; where the tile begins and ends within the row
+    """
+    start, begin, end = at
+    queries = np.arange(start + begin, start + end)[:, None]
+    first = first_in_reach(start + begin, window)
+    places = np.arange(first, start + end)
+    is_hidden = places > queries
+    if window:
+        is_hidden |= places <= queries - window
+    return _Tile(begin, end, first - gathered, start + end - gathered, _mask(is_hidden, layout))
 
 
 def _mask(is_hidden: np.ndarray, layout: RowLayout) -> Tensor:

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from headway.compute.arch.family import Part, TensorSpec
-from headway.compute.arch.rope import inverse_frequencies
-from headway.compute.formats.gguf import GgufTensors
+from headway.compute.arch.rope import inverse_frequencies, local_frequencies
+from headway.compute.formats.opening import open_weights
 from headway.compute.gpu.models.decoder import (
     Decoder,
     DecoderShape,
@@ -36,7 +36,7 @@ class DecoderBuilder:
         self._dtype = dtype
         self._device = device
         specs = tuple(specs)
-        self._file = GgufTensors(card.path, specs, card.rope_dim)
+        self._file = open_weights(card, specs)
         self._specs = {
             (spec.layer, spec.part, spec.is_bias): spec for spec in specs if spec in self._file
         }
@@ -52,6 +52,7 @@ class DecoderBuilder:
         frequencies = inverse_frequencies(
             card, None if factors is None else self._file.read(factors)
         )
+        local = local_frequencies(card)
         stored = head_dtype(self._dtype, self._device)
         is_tied = (None, Part.HEAD, False) not in self._specs
         embedding = self._tensor(None, Part.EMBEDDING, stored if is_tied else self._dtype)
@@ -68,12 +69,16 @@ class DecoderBuilder:
             output_norm=output_norm,
             head=Head(head),
             inverse_frequencies=torch.from_numpy(frequencies).to(self._device),
+            local_frequencies=None if local is None else torch.from_numpy(local).to(self._device),
         )
         shape = DecoderShape(
             num_heads=card.num_heads,
             num_kv_heads=card.num_kv_heads,
             head_dim=card.head_dim,
             norm_eps=card.norm_eps,
+            score_scale=card.score_scale,
+            embedding_scale=card.embedding_scale,
+            activation=card.activation,
             dtype=self._dtype,
         )
         return Decoder(shape, weights)
@@ -82,11 +87,23 @@ class DecoderBuilder:
         return LayerWeights(
             attention_norm=self._tensor(layer, Part.ATTENTION_NORM, torch.float32),
             qkv=self._linear(layer, (Part.QUERY, Part.KEY, Part.VALUE)),
+            query_norm=self._norm(layer, Part.QUERY_NORM),
+            key_norm=self._norm(layer, Part.KEY_NORM),
             attention_output=self._linear(layer, (Part.ATTENTION_OUTPUT,)),
+            post_attention_norm=self._norm(layer, Part.POST_ATTENTION_NORM),
             mlp_norm=self._tensor(layer, Part.MLP_NORM, torch.float32),
             gate_up=self._linear(layer, (Part.GATE, Part.UP)),
             down=self._linear(layer, (Part.DOWN,)),
+            post_mlp_norm=self._norm(layer, Part.POST_MLP_NORM),
+            window=self._card.window_of(layer),
+            is_local=self._card.is_local(layer),
         )
+
+    def _norm(self, layer: int, part: Part) -> Tensor | None:
+        """A norm that not every family has."""
+        if (layer, part, False) not in self._specs:
+            return None
+        return self._tensor(layer, part, torch.float32)
 
     def _linear(self, layer: int, parts: Sequence[Part]) -> Linear:
         """Matrices that share their input, stacked; a bias that a part lacks is zero."""

@@ -15,7 +15,7 @@ from headway.compute.gpu.runner.settings import (
     ExecutorSettings,
     check,
 )
-from headway.core.base.errors import ExecutorUnsuitable, InvalidSetting
+from headway.core.base.errors import InvalidSetting
 from headway.core.base.model_card import ModelCard
 
 
@@ -48,12 +48,6 @@ def load_model(
     number of threads, which is the process's.
     """
     check(settings)
-    if any(card.sliding_windows):
-        raise ExecutorUnsuitable(
-            card.path,
-            "its layers attend within a sliding window, which the torch executor does not do "
-            "yet; use --executor cpu",
-        )
     device = _device(settings.device)
     dtype = _dtype(settings.dtype, device)
     if settings.threads is not None:

@@ -1,11 +1,12 @@
 """Every operation against formulas written out value by value, in float64."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 
-from headway.compute.gpu.ops.activation.reference import swiglu
+from headway.compute.gpu.ops.activation.reference import gated
 from headway.compute.gpu.ops.linear import prepacked
 from headway.compute.gpu.ops.linear.head import Head, head_dtype
 from headway.compute.gpu.ops.linear.prepacked import PrepackedLinear
@@ -13,6 +14,7 @@ from headway.compute.gpu.ops.linear.reference import PlainLinear
 from headway.compute.gpu.ops.linear.registry import make_linear
 from headway.compute.gpu.ops.norm.reference import rms_norm
 from headway.compute.gpu.ops.rope.reference import rope_angles, rotate_heads_
+from headway.core.base.model_card import Activation
 from tests.close import assert_close
 
 SIZES = [1, 16, 17, 31]
@@ -63,15 +65,28 @@ def test_heads_turn_as_complex_numbers(
     assert torch.isnan(wider[:, (0, 4)].float()).all(), "wrote outside the view"
 
 
+def silu(gate: float) -> float:
+    return gate / (1 + math.exp(-gate))
+
+
+def gelu_tanh(gate: float) -> float:
+    return 0.5 * gate * (1 + math.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)))
+
+
 @pytest.mark.parametrize("rows", SIZES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_swiglu_gates_with_the_first_half(rows: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("activation", "formula"), [(Activation.SILU, silu), (Activation.GELU_TANH, gelu_tanh)]
+)
+def test_the_first_half_is_the_gate(
+    rows: int, dtype: torch.dtype, activation: Activation, formula: Callable[[float], float]
+) -> None:
     gate_up = normal(rows, 34, dtype=dtype)
     want = [
-        [g / (1 + math.exp(-g)) * u for g, u in zip(row[:17], row[17:], strict=True)]
+        [formula(g) * u for g, u in zip(row[:17], row[17:], strict=True)]
         for row in gate_up.double().tolist()
     ]
-    assert_close("swiglu", swiglu(gate_up), torch.tensor(want).to(dtype))
+    assert_close("gated", gated(gate_up, activation), torch.tensor(want).to(dtype))
 
 
 @pytest.mark.parametrize("rows", [*SIZES, 131])
