@@ -14,7 +14,7 @@ from headway.compute.cpu.settings import CpuSettings, Quantization
 from headway.compute.gpu.runner.loading import load_model as load_torch_model
 from headway.compute.gpu.runner.settings import ExecutorSettings
 from tests.close import relative_error
-from tests.parity.cpu_logits import ISAS, cpu_logits
+from tests.parity.cpu_logits import ISAS, cpu_logits, mixed_logits
 from tests.parity.families import (
     FAMILIES,
     Tiny,
@@ -70,6 +70,22 @@ def test_chunks_and_threads_do_not_change_a_bit(
         for chunks in (CHUNKS, [1] * 40 + [NUM_TOKENS - 40]):
             got = cpu_logits(load(tiny, path, threads=threads), IDS, chunks, 32)
             assert torch.equal(got, whole), f"{threads} threads, {chunks}"
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "gemma3"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_text_alone_and_in_a_mix_gives_the_same_bits(
+    family: str, threads: int, tmp_path: Path
+) -> None:
+    tiny = FAMILIES[family]
+    path = write_gguf(tmp_path / "m.gguf", tiny, transformers_model(tiny), "Q8_0")
+    model = load(tiny, path, threads=threads)
+    texts = [random.Random(seed).choices(range(257), k=90) for seed in range(3)]
+    alone = [cpu_logits(model, ids, [90]) for ids in texts]
+    chunks = [[60, 0, 1], *[[1, 2, 0]] * 20, [0, 50, 80], *[[1, 0, 1]] * 9, [1, 0, 0]]
+    assert [sum(each) for each in zip(*chunks, strict=True)] == [90, 90, 90]
+    for got, want in zip(mixed_logits(model, texts, chunks), alone, strict=True):
+        assert torch.equal(got, want)
 
 
 def test_all_families_of_instructions_give_the_same_bits(tmp_path: Path) -> None:

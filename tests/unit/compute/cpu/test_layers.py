@@ -28,7 +28,7 @@ EPS = np.float32(1e-6)
 def test_a_layer_s_row_says_what_it_has() -> None:
     card = card_of(GEMMA3, "m")
     vectors = Vectors()
-    held = {(0, Part.KEY_NORM): np.arange(3, dtype=np.float32)}
+    held: dict[Key, Floats] = {(0, Part.KEY_NORM): np.arange(3, dtype=np.float32)}
 
     def read(key: Key) -> Floats | None:
         return held.get(key)

@@ -105,8 +105,8 @@ def test_heads_are_normalised_and_queries_scaled_before_they_turn(shape: Shape) 
     turned = case.heads + case.pool.shape.num_kv_heads
     normed = np.concatenate(
         (
-            rms_norm_reference(heads[:, : case.heads], weights[0], EPS) * 0.75,
-            rms_norm_reference(heads[:, case.heads : turned], weights[1], EPS),
+            rms_norm_reference(heads[:, : case.heads], weights[0], float(EPS)) * 0.75,
+            rms_norm_reference(heads[:, case.heads : turned], weights[1], float(EPS)),
         ),
         axis=1,
     )
