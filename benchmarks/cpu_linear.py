@@ -74,7 +74,7 @@ class Pass:
         self.x = rng.normal(size=(rows, MOST_INPUTS)).astype(np.float32)
         self.xq = rng.integers(-127, 128, (rows, MOST_INPUTS)).astype(np.int8)
         self.xs = np.ones((rows, MOST_INPUTS // 32), np.float32)
-        self.xsum = np.ones((rows, MOST_INPUTS // 32), np.int32)
+        self.xsum = np.ones((rows, MOST_INPUTS // 16), np.int32)
         self.out = np.zeros((rows, max(p.padded_outputs for p in model)), np.float32)
         x, xq, xs, xsum, out = (
             a.ctypes.data for a in (self.x, self.xq, self.xs, self.xsum, self.out)
@@ -121,7 +121,7 @@ def quantize_seconds(rows: int) -> float:
     """Best time to quantize [rows, 576] by one thread."""
     x = np.random.default_rng(0).normal(size=(rows, 576)).astype(np.float32)
     xq, xs = np.empty((rows, 576), np.int8), np.empty((rows, 18), np.float32)
-    xsum = np.empty((rows, 18), np.int32)
+    xsum = np.empty((rows, 36), np.int32)
     addresses = [a.ctypes.data for a in (xq, xs, xsum)]
     best = float("inf")
     for _ in range(50):

@@ -68,7 +68,7 @@ class Bench:
     def __init__(self, path: str, threads: int, tokens: int) -> None:
         # Not above: the folder of the kernel cache must be set before a kernel is imported.
         from headway.compute.cpu import executor, loading
-        from headway.compute.cpu.kvpool import to_bits
+        from headway.compute.cpu.pairs import to_bits
         from headway.compute.cpu.settings import CpuSettings
 
         self.module = executor

@@ -55,6 +55,8 @@ def quantize_gate_rows(
     fours = groups // 4 * 4
     for row in range(rows):
         left, right = gate + 4 * row * ldg, up + 4 * row * ldg
+        sums = xsum + 8 * row * groups
+        rests = sums + 4 * groups
         for group in range(0, fours, 4):
             to = row * groups + group
             quantize_four(
@@ -68,7 +70,8 @@ def quantize_gate_rows(
                 gated(load(left + 448), load(right + 448)),
                 xq + GROUP * to,
                 xs + 4 * to,
-                xsum + 4 * to,
+                sums + 4 * group,
+                rests + 2 * group,
             )
             left += 4 * GROUP * 4
             right += 4 * GROUP * 4
@@ -76,7 +79,8 @@ def quantize_gate_rows(
             low = gated(load(left), load(right))
             high = gated(load(left + 64), load(right + 64))
             to = row * groups + group
-            quantize_one(low, high, xq + GROUP * to, xs + 4 * to, xsum + 4 * to)
+            total, rest = sums + 4 * group, rests + 2 * group
+            quantize_one(low, high, xq + GROUP * to, xs + 4 * to, total, rest)
             left += 4 * GROUP
             right += 4 * GROUP
 

@@ -39,15 +39,8 @@ from headway.compute.cpu.attention_plan import (
     TILE_QUERIES,
 )
 from headway.compute.cpu.jit import kernel
-from headway.compute.cpu.kvpool import (
-    Floats,
-    Stored,
-    from_bits,
-    head_dim_of,
-    key_numbers,
-    to_bits,
-    value_numbers,
-)
+from headway.compute.cpu.kvpool import Stored, head_dim_of, key_numbers, value_numbers
+from headway.compute.cpu.pairs import Floats, from_bits, to_bits
 from headway.compute.cpu.vector import address_of, read, write
 
 

@@ -1,10 +1,4 @@
-"""Dot products of pairs of bfloat16 numbers, and what goes with them.
-
-Two neighbouring bfloat16 numbers are one 32-bit lane. A product of lanes adds both products
-to a float32: the upper halves first, then the lower, each a fused multiply-add. AVX512_BF16
-does so in one instruction, which takes subnormal numbers as zero; elsewhere the halves are
-widened. Both give the same bits but for subnormals. What the CPU offers is asked here only.
-"""
+"""Pairs of bfloat16 numbers in attention: rounding, powers, and moves; products in pairs.py."""
 
 from typing import Any
 
@@ -12,6 +6,7 @@ from llvmlite import ir
 from numba import types
 
 from headway.compute.cpu import features
+from headway.compute.cpu.pairs import HAS_DOT, bfloats, emit_dot, emit_round_half
 from headway.compute.cpu.vector import (
     ADDRESS,
     FLOAT,
@@ -30,46 +25,8 @@ from headway.compute.cpu.vector import (
     operation,
 )
 
-
-class BfloatType(ir.Type):  # type: ignore[misc]  # llvmlite is not typed
-    """LLVM's bfloat, which llvmlite does not know."""
-
-    def _to_string(self) -> str:
-        return "bfloat"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, BfloatType)
-
-    def __hash__(self) -> int:
-        return hash(BfloatType)
-
-
-HAS_DOT = "avx512bf16" in features.enabled()
 HAS_WIDE = "avx512f" in features.enabled()  # 32 registers of 16 lanes
-BFLOATS = ir.VectorType(BfloatType(), 2 * LANES)
-HALVES = ir.VectorType(ir.IntType(16), LANES)
-UPPER = 0xFFFF0000
 LEAST_EXPONENT = -127.0
-
-
-def emit_dot(builder: Any, total: Any, a: Any, b: Any) -> Any:
-    """total + a's upper * b's upper, and then + the lower; a and b are lanes of pairs."""
-    if HAS_DOT:
-        kind = ir.FunctionType(FLOATS, [FLOATS, BFLOATS, BFLOATS])
-        function = builder.module.declare_intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", (), kind)
-        pairs = [builder.bitcast(lanes, BFLOATS) for lanes in (a, b)]
-        return builder.call(function, [total, *pairs])
-    for half in (_emit_upper, _emit_lower):
-        total = emit_fma(builder, half(builder, a), half(builder, b), total)
-    return total
-
-
-def _emit_upper(builder: Any, pairs: Any) -> Any:
-    return builder.bitcast(builder.and_(pairs, int_constant(UPPER)), FLOATS)
-
-
-def _emit_lower(builder: Any, pairs: Any) -> Any:
-    return builder.bitcast(builder.shl(pairs, int_constant(16)), FLOATS)
 
 
 def emit_round(builder: Any, low: Any, high: Any) -> Any:
@@ -78,26 +35,14 @@ def emit_round(builder: Any, low: Any, high: Any) -> Any:
     To nearest even; subnormals become zero.
     """
     if HAS_DOT:
-        kind = ir.FunctionType(BFLOATS, [FLOATS, FLOATS])
+        kind = ir.FunctionType(bfloats(2 * LANES), [FLOATS, FLOATS])
         function = builder.module.declare_intrinsic(
             "llvm.x86.avx512bf16.cvtne2ps2bf16.512", (), kind
         )
         return builder.bitcast(builder.call(function, [high, low]), INTS)
-    halves = [_emit_round_half(builder, part) for part in (low, high)]
+    halves = [emit_round_half(builder, part) for part in (low, high)]
     order = ir.Constant(ir.VectorType(INT32, 2 * LANES), list(range(2 * LANES)))
     return builder.bitcast(builder.shuffle_vector(*halves, order), INTS)
-
-
-def _emit_round_half(builder: Any, value: Any) -> Any:
-    bits = builder.bitcast(value, INTS)
-    odd = builder.and_(builder.lshr(bits, int_constant(16)), int_constant(1))
-    rounded = builder.add(builder.add(bits, odd), int_constant(0x7FFF))
-    is_nan = builder.fcmp_unordered("uno", value, value)
-    rounded = builder.select(is_nan, builder.or_(bits, int_constant(0x400000)), rounded)
-    exponent = builder.and_(bits, int_constant(0x7F800000))
-    is_subnormal = builder.icmp_unsigned("==", exponent, int_constant(0))
-    rounded = builder.select(is_subnormal, int_constant(0), rounded)
-    return builder.trunc(builder.lshr(rounded, int_constant(16)), HALVES)
 
 
 def emit_exp2(builder: Any, x: Any) -> Any:

@@ -12,7 +12,8 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from headway.compute.cpu.attention_pairs import HAS_WIDE, emit_dot
+from headway.compute.cpu.attention_pairs import HAS_WIDE
+from headway.compute.cpu.pairs import emit_dot
 from headway.compute.cpu.vector import (
     ADDRESS,
     FLOATS,

@@ -9,12 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.compute.cpu.jit import kernel
+from headway.compute.cpu.pairs import Bits, Floats, from_bits, to_bits
 from headway.compute.cpu.settings import KvDtype
 from headway.compute.cpu.vector import to_bfloat16
 from headway.core.base.errors import NotEnoughMemory
 
-Floats = npt.NDArray[np.float32]
-Bits = npt.NDArray[np.uint16]
 Stored = npt.NDArray[Any]  # uint16, bits of bfloat16, or int8
 
 SCALE_BYTES = 4  # of a head of 8-bit numbers
@@ -144,19 +143,6 @@ def value_numbers(values: Stored) -> Floats:
     numbers, scales = np.split(values, [head_dim_of(values)], axis=-2)
     flat = np.ascontiguousarray(scales).reshape(*values.shape[:-3], -1).view(np.float32)
     return from_bits(to_bits(values_by_position(numbers) * flat[..., None]))
-
-
-def to_bits(values: npt.NDArray[Any]) -> Bits:
-    """bfloat16 bits of float32 numbers: rounded to nearest even, NaN kept."""
-    wide = np.ascontiguousarray(values, dtype=np.float32)
-    bits = wide.view(np.uint32)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    return np.where(np.isnan(wide), (bits | 0x400000) >> 16, rounded).astype(np.uint16)
-
-
-def from_bits(bits: Bits) -> Floats:
-    """The float32 numbers that bfloat16 bits stand for; exact."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 @kernel

@@ -13,7 +13,8 @@ all arguments are integers:
     x           address of the activations: int8 [rows, ldx] from quantize_rows for a quantized
                 format, else float32 [rows, ldx]
     ldx         values from one row of x to the next; inputs, for quantize_rows' results
-    xs, xsum    addresses of float32 and int32 [rows, inputs / 32]; 0 for float formats
+    xs, xsum    addresses of float32 [rows, inputs / 32] and of twice as many 32-bit words, as
+                quantize_rows writes them; 0 for float formats
     rows        M, >= 0
     out         address of float32 [rows, ldo]: columns 48 * first ... 48 * end - 1 of each row
                 are overwritten, padding columns with zeros
@@ -83,7 +84,7 @@ def apply(
     out = np.full((rows, packed.padded_outputs), np.nan, np.float32)
     xq = np.empty((rows, inputs), np.int8)
     xs = np.empty((rows, -(-inputs // 32)), np.float32)
-    xsum = np.empty(xs.shape, np.int32)
+    xsum = np.empty((rows, 2 * xs.shape[1]), np.int32)
     address = x.ctypes.data
     if packed.format.is_quantized:
         quantize_rows(

@@ -26,7 +26,7 @@ _f32_1, _f32_2, _f32_4 = (floating(Format.F32, Tile(r)) for r in (1, 2, 4))
 
 
 @kernel
-def _ahead(at: int, group_bytes: int, size: int, groups: int, row: int, rows: int) -> Any:
+def _ahead(at: int, size: int, groups: int, row: int, rows: int) -> Any:
     """What to prefetch while a block of rows is multiplied: (address, bytes a group).
 
     A panel that is read once runs ahead of itself. Else each block of rows fetches its part
@@ -34,7 +34,7 @@ def _ahead(at: int, group_bytes: int, size: int, groups: int, row: int, rows: in
     """
     blocks = (rows + BLOCK - 1) // BLOCK
     if blocks == 1:
-        return at + AHEAD, group_bytes
+        return at + AHEAD, size // groups
     part = size // blocks
     return at + size + row // BLOCK * part, part // groups
 
@@ -64,17 +64,17 @@ def gemm_q8_0(
         row = 0
         while row < rows:
             left = rows - row
-            ahead, step = _ahead(at, values // groups, size, groups, row, rows)
-            a, s, n = x + row * ldx, xs + 4 * row * groups, xsum + 4 * row * groups
+            ahead, step = _ahead(at, size, groups, row, rows)
+            a, s, n = x + row * ldx, xs + 4 * row * groups, xsum + 8 * row * groups
             o = out + 4 * (row * ldo + panel * COLUMNS)
             if left >= BLOCK:
-                _q8_0_4(at, scales, groups, a, ldx, s, n, lds, o, ldb, ahead, step)
+                _q8_0_4(at, scales, 0, groups, a, ldx, s, n, lds, o, ldb, ahead, step)
             elif left == 3:
-                _q8_0_3(at, scales, groups, a, ldx, s, n, lds, o, ldb, ahead, step)
+                _q8_0_3(at, scales, 0, groups, a, ldx, s, n, lds, o, ldb, ahead, step)
             elif left == 2:
-                _q8_0_2(at, scales, groups, a, ldx, s, n, lds, o, ldb, ahead, step)
+                _q8_0_2(at, scales, 0, groups, a, ldx, s, n, lds, o, ldb, ahead, step)
             else:
-                _q8_0_1(at, scales, groups, a, ldx, s, n, lds, o, ldb, ahead, step)
+                _q8_0_1(at, scales, 0, groups, a, ldx, s, n, lds, o, ldb, ahead, step)
             row += BLOCK
 
 
@@ -103,17 +103,17 @@ def gemm_q4_0(
         row = 0
         while row < rows:
             left = rows - row
-            ahead, step = _ahead(at, values // groups, size, groups, row, rows)
-            a, s, n = x + row * ldx, xs + 4 * row * groups, xsum + 4 * row * groups
+            ahead, step = _ahead(at, size, groups, row, rows)
+            a, s, n = x + row * ldx, xs + 4 * row * groups, xsum + 8 * row * groups
             o = out + 4 * (row * ldo + panel * COLUMNS)
             if left >= BLOCK:
-                _q4_0_4(at, scales, groups, a, ldx, s, n, lds, o, ldb, ahead, step)
+                _q4_0_4(at, scales, 0, groups, a, ldx, s, n, lds, o, ldb, ahead, step)
             elif left == 3:
-                _q4_0_3(at, scales, groups, a, ldx, s, n, lds, o, ldb, ahead, step)
+                _q4_0_3(at, scales, 0, groups, a, ldx, s, n, lds, o, ldb, ahead, step)
             elif left == 2:
-                _q4_0_2(at, scales, groups, a, ldx, s, n, lds, o, ldb, ahead, step)
+                _q4_0_2(at, scales, 0, groups, a, ldx, s, n, lds, o, ldb, ahead, step)
             else:
-                _q4_0_1(at, scales, groups, a, ldx, s, n, lds, o, ldb, ahead, step)
+                _q4_0_1(at, scales, 0, groups, a, ldx, s, n, lds, o, ldb, ahead, step)
             row += BLOCK
 
 
@@ -135,24 +135,25 @@ def gemm_q4_1(
     groups = inputs // GROUP
     lds, ldb = 4 * groups, 4 * ldo
     values = groups * GROUP // 2 * COLUMNS
-    size = (values + groups * 4 * COLUMNS + LINE - 1) // LINE * LINE
+    ends = values + groups * 2 * COLUMNS
+    size = (ends + (groups + 1) // 2 * 4 * COLUMNS + LINE - 1) // LINE * LINE
     for panel in range(first, end):
         at = w + panel * size
-        scales = at + values
+        scales, constants = at + values, at + ends
         row = 0
         while row < rows:
             left = rows - row
-            ahead, step = _ahead(at, values // groups, size, groups, row, rows)
-            a, s, n = x + row * ldx, xs + 4 * row * groups, xsum + 4 * row * groups
+            ahead, step = _ahead(at, size, groups, row, rows)
+            a, s, n = x + row * ldx, xs + 4 * row * groups, xsum + 8 * row * groups
             o = out + 4 * (row * ldo + panel * COLUMNS)
             if left >= BLOCK:
-                _q4_1_4(at, scales, groups, a, ldx, s, n, lds, o, ldb, ahead, step)
+                _q4_1_4(at, scales, constants, groups, a, ldx, s, n, lds, o, ldb, ahead, step)
             elif left == 3:
-                _q4_1_3(at, scales, groups, a, ldx, s, n, lds, o, ldb, ahead, step)
+                _q4_1_3(at, scales, constants, groups, a, ldx, s, n, lds, o, ldb, ahead, step)
             elif left == 2:
-                _q4_1_2(at, scales, groups, a, ldx, s, n, lds, o, ldb, ahead, step)
+                _q4_1_2(at, scales, constants, groups, a, ldx, s, n, lds, o, ldb, ahead, step)
             else:
-                _q4_1_1(at, scales, groups, a, ldx, s, n, lds, o, ldb, ahead, step)
+                _q4_1_1(at, scales, constants, groups, a, ldx, s, n, lds, o, ldb, ahead, step)
             row += BLOCK
 
 

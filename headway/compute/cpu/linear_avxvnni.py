@@ -46,17 +46,17 @@ def gemm_q8_0(
         scales = at + values
         row = 0
         while row < rows:
-            a, s, n = x + row * ldx, xs + row * lds, xsum + row * lds
+            a, s, n = x + row * ldx, xs + row * lds, xsum + 2 * row * lds
             o = out + row * ldb + 4 * panel * COLUMNS
             if rows - row >= 2:
                 for c in range(0, COLUMNS, NARROW):
                     q, d, y = at + 4 * c, scales + 2 * c, o + 4 * c
-                    _q8_0_2(q, d, groups, a, ldx, s, n, lds, y, ldb, 0, 0)
+                    _q8_0_2(q, d, 0, groups, a, ldx, s, n, lds, y, ldb, 0, 0)
                 row += 2
             else:
                 for c in range(0, COLUMNS, WIDE):
                     q, d, y = at + 4 * c, scales + 2 * c, o + 4 * c
-                    _q8_0_1(q, d, groups, a, ldx, s, n, lds, y, ldb, 0, 0)
+                    _q8_0_1(q, d, 0, groups, a, ldx, s, n, lds, y, ldb, 0, 0)
                 row += 1
 
 
@@ -84,17 +84,17 @@ def gemm_q4_0(
         scales = at + values
         row = 0
         while row < rows:
-            a, s, n = x + row * ldx, xs + row * lds, xsum + row * lds
+            a, s, n = x + row * ldx, xs + row * lds, xsum + 2 * row * lds
             o = out + row * ldb + 4 * panel * COLUMNS
             if rows - row >= 2:
                 for c in range(0, COLUMNS, NARROW):
                     q, d, y = at + 4 * c, scales + 2 * c, o + 4 * c
-                    _q4_0_2(q, d, groups, a, ldx, s, n, lds, y, ldb, 0, 0)
+                    _q4_0_2(q, d, 0, groups, a, ldx, s, n, lds, y, ldb, 0, 0)
                 row += 2
             else:
                 for c in range(0, COLUMNS, WIDE):
                     q, d, y = at + 4 * c, scales + 2 * c, o + 4 * c
-                    _q4_0_1(q, d, groups, a, ldx, s, n, lds, y, ldb, 0, 0)
+                    _q4_0_1(q, d, 0, groups, a, ldx, s, n, lds, y, ldb, 0, 0)
                 row += 1
 
 
@@ -116,23 +116,24 @@ def gemm_q4_1(
     groups = inputs // GROUP
     lds, ldb = 4 * groups, 4 * ldo
     values = groups * GROUP // 2 * COLUMNS
-    size = (values + groups * 4 * COLUMNS + LINE - 1) // LINE * LINE
+    ends = values + groups * 2 * COLUMNS
+    size = (ends + (groups + 1) // 2 * 4 * COLUMNS + LINE - 1) // LINE * LINE
     for panel in range(first, end):
         at = w + panel * size
-        scales = at + values
+        scales, constants = at + values, at + ends
         row = 0
         while row < rows:
-            a, s, n = x + row * ldx, xs + row * lds, xsum + row * lds
+            a, s, n = x + row * ldx, xs + row * lds, xsum + 2 * row * lds
             o = out + row * ldb + 4 * panel * COLUMNS
             if rows - row >= 2:
                 for c in range(0, COLUMNS, NARROW):
-                    q, d, y = at + 4 * c, scales + 2 * c, o + 4 * c
-                    _q4_1_2(q, d, groups, a, ldx, s, n, lds, y, ldb, 0, 0)
+                    q, d, e, y = at + 4 * c, scales + 2 * c, constants + 4 * c, o + 4 * c
+                    _q4_1_2(q, d, e, groups, a, ldx, s, n, lds, y, ldb, 0, 0)
                 row += 2
             else:
                 for c in range(0, COLUMNS, WIDE):
-                    q, d, y = at + 4 * c, scales + 2 * c, o + 4 * c
-                    _q4_1_1(q, d, groups, a, ldx, s, n, lds, y, ldb, 0, 0)
+                    q, d, e, y = at + 4 * c, scales + 2 * c, constants + 4 * c, o + 4 * c
+                    _q4_1_1(q, d, e, groups, a, ldx, s, n, lds, y, ldb, 0, 0)
                 row += 1
 
 

@@ -61,6 +61,12 @@ def _half(bits: Any) -> Any:
 
 
 @kernel
+def _bfloat(bits: Any) -> Any:
+    """The float32 of a bfloat16's bits."""
+    return float_of_bits(np.uint32(np.uint32(bits) << np.uint32(16)))
+
+
+@kernel
 def _group_sum(w: Any, nibbles: int, group: int, column: int, xq: Any, n: Any) -> Any:
     """n + the sum of weight * activation over one group.
 
@@ -97,17 +103,20 @@ def _quantized(
     groups = inputs // GROUP
     nibbles = kind != Q8_0
     steps = HALF_STEPS if nibbles else 2 * HALF_STEPS
-    fields = 2 if kind == Q4_1 else 1
-    offset = np.int32(128 if kind == Q8_0 else 8 if kind == Q4_0 else 0)
+    pairs = (groups + 1) // 2 if kind == Q4_1 else 0
+    offset = np.int32(128 if kind == Q8_0 else 8)
     values = groups * steps * STEP * COLUMNS
-    size = (values + groups * fields * 2 * COLUMNS + LINE - 1) // LINE * LINE
+    ends = values + groups * 2 * COLUMNS
+    size = (ends + pairs * 4 * COLUMNS + LINE - 1) // LINE * LINE
     xq = carray(pointer(x), (rows, ldx), np.int8)
     scale = carray(pointer(xs), (rows, groups), np.float32)
-    sums = carray(pointer(xsum), (rows, groups), np.int32)
+    sums = carray(pointer(xsum), (rows, 2 * groups), np.int32)
+    rests = carray(pointer(xsum), (rows, 4 * groups), np.uint16)
     for panel in range(first, end):
         at = w + panel * size
         weights = carray(pointer(at), (groups, steps, COLUMNS, STEP), np.uint8)
-        halves = carray(pointer(at + values), (groups, fields, COLUMNS), np.uint16)
+        halves = carray(pointer(at + values), (groups, COLUMNS), np.uint16)
+        constants = carray(pointer(at + ends), (pairs, COLUMNS, 2), np.uint16)
         for row in range(rows):
             y = carray(pointer(out + 4 * (row * ldo + panel * COLUMNS)), (COLUMNS,), np.float32)
             for column in range(COLUMNS):
@@ -115,11 +124,12 @@ def _quantized(
                 for group in range(groups):
                     start = np.int32(-offset * sums[row, group])
                     n = _group_sum(weights, nibbles, group, column, xq[row], start)
-                    step = _half(halves[group, 0, column]) * scale[row, group]
+                    step = _half(halves[group, column]) * scale[row, group]
                     total = fma(np.float32(n), step, total)
-                    if kind == Q4_1:
-                        rest = scale[row, group] * np.float32(sums[row, group])
-                        total = fma(_half(halves[group, 1, column]), rest, total)
+                for pair in range(pairs):
+                    for half in (1, 0):
+                        rest = _bfloat(rests[row, 2 * groups + 2 * pair + half])
+                        total = fma(_bfloat(constants[pair, column, half]), rest, total)
                 y[column] = total
 
 
@@ -201,8 +211,7 @@ def gemm_bf16(
             y[:] = np.float32(0)
             for k in range(inputs):
                 for column in range(COLUMNS):
-                    bits = np.uint32(weights[k, column]) << np.uint32(16)
-                    y[column] = fma(float_of_bits(np.uint32(bits)), values[row, k], y[column])
+                    y[column] = fma(_bfloat(weights[k, column]), values[row, k], y[column])
 
 
 @kernel

@@ -65,8 +65,8 @@ def multiply(
 def behind(quantized: Any, rows: int, inputs: int) -> Any:
     """Addresses of xq, xs and xsum, `rows` rows of a matrix with so many inputs further on."""
     xq, xs, xsum = quantized
-    groups = 4 * rows * (inputs // GROUP)
-    return xq + rows * inputs, xs + groups, xsum + groups
+    groups = rows * (inputs // GROUP)
+    return xq + rows * inputs, xs + 4 * groups, xsum + 8 * groups
 
 
 @kernel

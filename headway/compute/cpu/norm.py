@@ -55,7 +55,7 @@ def normalise_rows(
         else:
             group = row * (size // GROUP)
             to = xq + row * size
-            quantize_scaled_row(at, factor, weight, size, to, xs + 4 * group, xsum + 4 * group)
+            quantize_scaled_row(at, factor, weight, size, to, xs + 4 * group, xsum + 8 * group)
 
 
 @kernel
@@ -101,6 +101,7 @@ def quantize_scaled_row(
 ) -> None:
     """The same, quantized."""
     groups = size // GROUP
+    rest = xsum + 4 * groups
     fours = groups // 4 * 4
     for group in range(0, fours, 4):
         at, scales = x + 4 * GROUP * group, weight + 4 * GROUP * group
@@ -116,11 +117,13 @@ def quantize_scaled_row(
             xq + GROUP * group,
             xs + 4 * group,
             xsum + 4 * group,
+            rest + 2 * group,
         )
     for group in range(fours, groups):
         at, scales = x + 4 * GROUP * group, weight + 4 * GROUP * group
         low, high = scaled(at, factor, scales), scaled(at + 64, factor, scales + 64)
-        quantize_one(low, high, xq + GROUP * group, xs + 4 * group, xsum + 4 * group)
+        to, scale = xq + GROUP * group, xs + 4 * group
+        quantize_one(low, high, to, scale, xsum + 4 * group, rest + 2 * group)
 
 
 @kernel

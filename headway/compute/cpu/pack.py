@@ -7,12 +7,16 @@ the group), and shapes written as [slowest, ..., fastest]:
 format   values                              then scales, raw float16 bits
 Q8_0     u8  [G, 8 steps, 48 columns, 4]     [G, 48] d            value: d * (u8 - 128)
 Q4_0     u8  [G, 4 steps, 48 columns, 4]     [G, 48] d            value: d * (nibble - 8)
-Q4_1     u8  [G, 4 steps, 48 columns, 4]     [G, 2, 48] d, m      value: d * nibble + m
+Q4_1     u8  [G, 4 steps, 48 columns, 4]     [G, 48] d, then      value: d * (nibble - 8) + c
+                                             bfloat16 bits
+                                             [ceil(G / 2), 48, 2] c
 BF16     u16 [inputs, 48 columns]            none
 F32      f32 [inputs, 48 columns]            none
 
 Of 4-bit values the low nibbles of step s are its inputs and the high nibbles those of step
-s + 4, as in GGUF's blocks. Nothing is rounded: GGUF's numbers are kept (F16 becomes F32).
+s + 4, as in GGUF's blocks. GGUF's numbers are kept (F16 becomes F32), but for Q4_1's least value
+m: c is m + 8 * d, rounded to bfloat16. That is at most 1/256 of c, which is small where the
+values of a group lie around zero. An odd last group has zeros for a partner.
 Columns past the last output are zero weights. Weights of other types become one of these on
 the way, a piece at a time (repack.py).
 """
@@ -25,9 +29,10 @@ from itertools import groupby
 import numpy as np
 import numpy.typing as npt
 
+from headway.compute.cpu.pairs import from_bits, to_bits
 from headway.compute.cpu.quantize_weights import GROUP as GROUP
 from headway.compute.cpu.repack import repack, row_bytes
-from headway.compute.formats.blocks import BLOCK_SHAPE
+from headway.compute.formats.blocks import BLOCK_SHAPE, expand
 
 COLUMNS = 48
 LINE = 64
@@ -136,7 +141,10 @@ def panel_bytes(format_: Format, num_inputs: int) -> int:
     if not format_.is_quantized:
         size = num_inputs * COLUMNS * VALUE_BYTES[format_]
     else:
-        size = num_inputs // GROUP * COLUMNS * BLOCK_BYTES[format_]
+        groups = num_inputs // GROUP
+        # A last group without a partner leaves half of its pair of constants unused.
+        odd = 2 * (groups % 2) if format_ is Format.Q4_1 else 0
+        size = (groups * BLOCK_BYTES[format_] + odd) * COLUMNS
     return -(-size // LINE) * LINE
 
 
@@ -198,7 +206,7 @@ def pack(matrices: Sequence[RawMatrix], allocate: Allocate = aligned) -> tuple[P
 
 
 def unpacked(packed: PackedLinear, outputs: npt.NDArray[np.int64]) -> RawMatrix:
-    """Rows of a packed matrix again, bit for bit; those of an F16 file come back as F32.
+    """Rows of a packed matrix again, bit for bit; F16 and Q4_1 come back as F32.
 
     outputs  [R] which rows
     """
@@ -210,19 +218,29 @@ def unpacked(packed: PackedLinear, outputs: npt.NDArray[np.int64]) -> RawMatrix:
         kind = np.uint16 if packed.format is Format.BF16 else np.float32
         values = panels[:, :end].view(kind).reshape(len(panels), packed.num_inputs, COLUMNS)
         return RawMatrix(packed.format.name, _as_bytes(values[panel, :, column]))
-    groups, head = packed.num_inputs // GROUP, HEAD_BYTES[packed.format]
-    block = BLOCK_BYTES[packed.format]
-    end = groups * (block - head) * COLUMNS
+    groups = packed.num_inputs // GROUP
+    code_bytes = BLOCK_BYTES[packed.format] - HEAD_BYTES[packed.format]
+    end = groups * code_bytes * COLUMNS
     fours = panels[:, :end].view(np.uint32).reshape(len(panels), groups, -1, COLUMNS)
-    scales = panels[:, end : end + groups * head * COLUMNS].view(np.uint16)
-    scales = scales.reshape(len(panels), groups, -1, COLUMNS)
-    rows = np.empty((len(outputs), groups, block), np.uint8)
-    rows[..., :head] = np.ascontiguousarray(scales[panel, :, :, column]).view(np.uint8)
+    scales = panels[:, end : end + groups * 2 * COLUMNS].view(np.uint16)
+    scales = scales.reshape(len(panels), groups, COLUMNS)
+    blocks = np.empty((len(outputs), groups, 2 + code_bytes), np.uint8)
+    blocks[..., :2] = np.ascontiguousarray(scales[panel, :, column, None]).view(np.uint8)
     values_of = np.ascontiguousarray(fours[panel, :, :, column])
     if packed.format is Format.Q8_0:
         values_of ^= np.uint32(0x80808080)
-    rows[..., head:] = values_of.view(np.uint8)
-    return RawMatrix(packed.format.name, rows.reshape(len(outputs), -1))
+    blocks[..., 2:] = values_of.view(np.uint8)
+    rows = blocks.reshape(len(outputs), -1)
+    if packed.format is not Format.Q4_1:
+        return RawMatrix(packed.format.name, rows)
+    # Without c, the numbers are those of Q4_0.
+    end += groups * 2 * COLUMNS
+    pairs = (groups + 1) // 2
+    constants = panels[:, end : end + pairs * 4 * COLUMNS].view(np.uint16)
+    constants = constants.reshape(len(panels), pairs, COLUMNS, 2)[panel, :, column]
+    added = from_bits(constants.reshape(len(outputs), -1)[:, :groups])
+    values = expand("Q4_0", rows).reshape(len(outputs), groups, GROUP)
+    return RawMatrix("F32", _as_bytes(values + added[..., None]))
 
 
 def _check(matrix: RawMatrix) -> None:
@@ -293,11 +311,23 @@ def _fill_blocks(format_: Format, rows: Bytes, groups: int, chunk: Bytes) -> Non
         )
     if format_ is Format.Q8_0:
         fours ^= np.uint32(0x80808080)
-    values_end = groups * fours.shape[-1] * 4 * COLUMNS
-    scales_end = values_end + groups * head * COLUMNS
-    chunk[:, :values_end] = _as_bytes(fours.transpose(0, 2, 3, 1))
-    chunk[:, values_end:scales_end] = _as_bytes(scales.transpose(0, 2, 3, 1))
-    chunk[:, scales_end:] = 0
+    parts = [_as_bytes(fours.transpose(0, 2, 3, 1)), _as_bytes(scales[..., 0].transpose(0, 2, 1))]
+    if format_ is Format.Q4_1:
+        constants = _paired_constants(scales.view(np.float16).astype(np.float32))
+        parts.append(_as_bytes(constants))
+    start = 0
+    for part in parts:
+        chunk[:, start : start + part.shape[1]] = part
+        start += part.shape[1]
+    chunk[:, start:] = 0
+
+
+def _paired_constants(scales: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
+    """Q4_1's c of each group: from d and m [P, 48, G, 2], [P, ceil(G / 2), 48, 2]."""
+    panels, _, groups, _ = scales.shape
+    constants = np.zeros((panels, COLUMNS, groups + groups % 2), np.uint16)
+    constants[..., :groups] = to_bits(scales[..., 1] + np.float32(8) * scales[..., 0])
+    return constants.reshape(panels, COLUMNS, -1, 2).transpose(0, 2, 1, 3)
 
 
 def _fill_values(

@@ -1,6 +1,7 @@
 """Activations to 8 bits, with one scale for each group of 32.
 
     scale = max |x| / 127      q = round(x * (127 / max |x|)), halves to even
+    sum = sum of the group's q      rest = scale * sum as bfloat16
 
 A group whose largest value is under 1e-30 counts as zeros. Portable vector code: LLVM cuts
 it to what the machine has, and every machine computes the same bits.
@@ -16,6 +17,7 @@ from numba import types
 from headway.compute.cpu.jit import kernel
 from headway.compute.cpu.micro_emit import F32, I8, I32, Emit
 from headway.compute.cpu.pack import GROUP
+from headway.compute.cpu.pairs import emit_round_half, to_bits
 from headway.compute.cpu.vector import ADDRESS, LANES, VECTOR, load, operation
 
 LEAST = 1e-30
@@ -23,20 +25,25 @@ LEAST = 1e-30
 ROUND = 12582912.0
 
 
-@operation(types.void, *[VECTOR] * 2, *[ADDRESS] * 3)
-def quantize_one(builder: Any, low: Any, high: Any, xq: Any, xs: Any, xsum: Any) -> None:
-    """One group from two vectors; writes 32 int8, a float32 and an int32."""
+@operation(types.void, *[VECTOR] * 2, *[ADDRESS] * 4)
+def quantize_one(builder: Any, low: Any, high: Any, xq: Any, xs: Any, xsum: Any, rest: Any) -> None:
+    """One group from two vectors; writes 32 int8, a float32, an int32, a bfloat16 and a zero."""
     e = Emit(builder, GROUP)
     lanes = ir.Constant(e.ints, list(range(GROUP)))
     values = builder.shuffle_vector(low, high, lanes)
     up, scale = _factors(builder, e.largest(values), ir.Constant)
     whole = _rounded(e, builder.fmul(values, e.splat(up)))
     e.store(builder.trunc(whole, ir.VectorType(I8, GROUP)), xq, 1)
+    total = e.reduce_add(whole)
     e.store(scale, xs, 4)
-    e.store(e.reduce_add(whole), xsum, 4)
+    e.store(total, xsum, 4)
+    # Lane 1 is what follows an odd last group in its pair; any other group overwrites it.
+    one = Emit(builder, 2)
+    both = builder.insert_element(one.zero(), _rest(builder, scale, total), ir.Constant(I32, 0))
+    e.store(emit_round_half(builder, both), rest, 2)
 
 
-@operation(types.void, *[VECTOR] * 8, *[ADDRESS] * 3)
+@operation(types.void, *[VECTOR] * 8, *[ADDRESS] * 4)
 def quantize_four(
     builder: Any,
     a: Any,
@@ -50,6 +57,7 @@ def quantize_four(
     xq: Any,
     xs: Any,
     xsum: Any,
+    rest: Any,
 ) -> None:
     """The same for four groups, from eight vectors: they share what is done across lanes."""
     e, few = Emit(builder, LANES), Emit(builder, 4)
@@ -67,8 +75,14 @@ def quantize_four(
         value = _rounded(e, builder.fmul(vector, builder.shuffle_vector(up, up, lane)))
         e.store(builder.trunc(value, ir.VectorType(I8, LANES)), e.at(xq, LANES * number), 1)
         wholes.append(value)
+    total = _fold(builder, wholes, builder.add)
     e.store(scale, xs, 4)
-    e.store(_fold(builder, wholes, builder.add), xsum, 4)
+    e.store(total, xsum, 4)
+    e.store(emit_round_half(builder, _rest(builder, scale, total)), rest, 2)
+
+
+def _rest(b: Any, scale: Any, total: Any) -> Any:
+    return b.fmul(scale, b.sitofp(total, scale.type))
 
 
 def _fold(b: Any, vectors: Any, combine: Any) -> Any:
@@ -123,10 +137,14 @@ def quantize_rows(
     num_inputs  a multiple of 32
     xq          address of int8 [rows, num_inputs], written
     xs          address of float32 [rows, num_inputs / 32], written: scales
-    xsum        address of int32 [rows, num_inputs / 32], written: sums of a group's xq
+    xsum        address of 32-bit words [rows, 2 * groups], written: of each row the sums of
+                its groups, int32, and behind them the rests, bfloat16, as pairs of groups;
+                what an odd last group has no partner for is zero
     """
     groups = num_inputs // GROUP
     for row in range(first_row, end_row):
+        sums = xsum + 8 * row * groups
+        rests = sums + 4 * groups
         fours = groups // 4 * 4
         for group in range(0, fours, 4):
             at, to = x + 4 * (row * ldx + GROUP * group), row * groups + group
@@ -141,11 +159,19 @@ def quantize_rows(
                 load(at + 448),
                 xq + GROUP * to,
                 xs + 4 * to,
-                xsum + 4 * to,
+                sums + 4 * group,
+                rests + 2 * group,
             )
         for group in range(fours, groups):
             at, to = x + 4 * (row * ldx + GROUP * group), row * groups + group
-            quantize_one(load(at), load(at + 64), xq + GROUP * to, xs + 4 * to, xsum + 4 * to)
+            quantize_one(
+                load(at),
+                load(at + 64),
+                xq + GROUP * to,
+                xs + 4 * to,
+                sums + 4 * group,
+                rests + 2 * group,
+            )
 
 
 def quantize_reference(
@@ -159,4 +185,16 @@ def quantize_reference(
     up = np.where(is_zero, np.float32(0), np.float32(127) / safe)
     xq = np.rint(groups * up[..., None]).astype(np.int8)
     xs = np.where(is_zero, np.float32(0), safe / np.float32(127))
-    return xq.reshape(x.shape), xs, xq.sum(axis=2, dtype=np.int32)
+    return xq.reshape(x.shape), xs, sums_and_rests(xq.sum(axis=2, dtype=np.int32), xs)
+
+
+def sums_and_rests(
+    sums: npt.NDArray[np.int32], scales: npt.NDArray[np.float32]
+) -> npt.NDArray[np.int32]:
+    """xsum [rows, 2 * groups], as `quantize_rows` writes it, but for words that nobody reads."""
+    rows, groups = sums.shape
+    words = np.zeros((rows, 2 * groups), np.int32)
+    words[:, :groups] = sums
+    rests = to_bits(scales * sums.astype(np.float32))
+    words[:, groups:].view(np.uint16)[:, :groups] = rests
+    return words

@@ -8,8 +8,9 @@ import numpy.typing as npt
 from headway.compute.cpu.attention_int8 import HIGHEST, LEAST, store_head
 from headway.compute.cpu.attention_pairs import scatter_halves, scatter_pairs
 from headway.compute.cpu.jit import kernel
-from headway.compute.cpu.kvpool import SCALE_BYTES, Floats, Stored, to_bits
+from headway.compute.cpu.kvpool import SCALE_BYTES, Stored
 from headway.compute.cpu.norm import norm_factor, scale_row
+from headway.compute.cpu.pairs import Floats, to_bits
 from headway.compute.cpu.vector import (
     address_of,
     fma,

@@ -18,6 +18,8 @@ from numba.core.errors import NumbaError
 from headway.compute.cpu.entry import gemm_function
 from headway.compute.cpu.features import enabled, offers
 from headway.compute.cpu.pack import BLOCK_BYTES, HEAD_BYTES, Format, PackedLinear, RawMatrix, pack
+from headway.compute.cpu.pairs import from_bits, to_bits
+from headway.compute.cpu.quantize import sums_and_rests
 from headway.compute.cpu.quantize_weights import GROUP
 from headway.compute.cpu.settings import Isa
 from headway.compute.formats.blocks import expand
@@ -39,7 +41,7 @@ class Case:
     weights: PackedLinear
     inputs: npt.NDArray[np.generic]  # [7, 64] int8, or float32 for float formats
     scales: npt.NDArray[np.float32]  # [7, 2]
-    sums: npt.NDArray[np.int32]  # [7, 2]
+    sums: npt.NDArray[np.int32]  # [7, 4]
     expected: npt.NDArray[np.float64]  # [7, 51]
 
 
@@ -116,9 +118,22 @@ def _case(format_: Format, rng: np.random.Generator) -> Case:
     values = codes * np.repeat(scales, GROUP, axis=1)
     is_quantized = format_.is_quantized
     inputs = codes.astype(np.int8) if is_quantized else values.astype(np.float32)
-    sums = codes.reshape(MOST_ROWS, -1, GROUP).sum(axis=2).astype(np.int32)
+    totals = codes.reshape(MOST_ROWS, -1, GROUP).sum(axis=2).astype(np.int32)
+    expected = values.astype(np.float64) @ weights.T
+    if format_ is Format.Q4_1:
+        rests = scales * totals
+        error = (from_bits(to_bits(rests)) - rests).astype(np.float64)
+        expected += error @ _constants(matrix).T
     (packed,) = pack([matrix])
-    return Case(packed, inputs, scales, sums, values.astype(np.float64) @ weights.T)
+    return Case(packed, inputs, scales, sums_and_rests(totals, scales), expected)
+
+
+def _constants(matrix: RawMatrix) -> npt.NDArray[np.float64]:
+    """Q4_1's m + 8 * d, [51, 2]; exact in bfloat16 here."""
+    blocks = matrix.rows.reshape(OUTPUTS, -1, BLOCK_BYTES[Format.Q4_1])
+    scales = np.ascontiguousarray(blocks[..., :4]).view(np.float16).astype(np.float64)
+    constants: npt.NDArray[np.float64] = scales[..., 1] + 8 * scales[..., 0]
+    return constants
 
 
 def _blocks(format_: Format, rng: np.random.Generator) -> npt.NDArray[np.uint8]:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numba.core.errors import NumbaError
 
-from headway.compute.cpu.attention_pairs import HAS_DOT, emit_dot, emit_round
+from headway.compute.cpu.attention_pairs import emit_round
 from headway.compute.cpu.jit import kernel
+from headway.compute.cpu.pairs import HAS_DOT, emit_dot
 from headway.compute.cpu.settings import Isa
 from headway.compute.cpu.vector import (
     ADDRESS,

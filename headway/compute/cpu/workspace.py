@@ -49,7 +49,7 @@ class Workspace:
         quantized = max(block * inputs, self.max_head_rows * int(weights.head[INPUTS]))
         self._xq = aligned_zeros((quantized,), np.int8)
         self._xs = aligned_zeros((quantized // GROUP,), np.float32)
-        self._xsum = aligned_zeros((quantized // GROUP,), np.int32)
+        self._xsum = aligned_zeros((2 * (quantized // GROUP),), np.int32)
         self._partials = _floats(1, 0).reshape(-1)
         size = scratch_floats(card.num_heads, card.num_kv_heads, card.head_dim)
         self.scratch = aligned_zeros((threads, size), np.float32)

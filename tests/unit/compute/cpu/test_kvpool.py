@@ -12,14 +12,13 @@ from headway.compute.cpu.kvpool import (
     KvShape,
     aligned_zeros,
     bytes_per_value,
-    from_bits,
     key_numbers,
     keys_by_position,
     store_bits,
-    to_bits,
     value_numbers,
     values_by_position,
 )
+from headway.compute.cpu.pairs import from_bits, to_bits
 from headway.compute.cpu.rope import store_reference
 from headway.compute.cpu.settings import KvDtype
 from headway.core.base.errors import NotEnoughMemory

@@ -9,24 +9,36 @@ from gguf import GGMLQuantizationType
 
 from headway.compute.cpu.features import host_features, offers
 from headway.compute.cpu.linear import READABLE, LinearKernels, apply, kernels_for
-from headway.compute.cpu.pack import COLUMNS, FORMAT_OF, Format, PackedLinear, RawMatrix, pack
+from headway.compute.cpu.pack import (
+    COLUMNS,
+    FORMAT_OF,
+    Format,
+    PackedLinear,
+    RawMatrix,
+    pack,
+    unpacked,
+)
+from headway.compute.cpu.pairs import from_bits
 from headway.compute.cpu.quantize import quantize_reference
 from headway.compute.cpu.settings import Isa
 
 Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 ROWS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 33]
 ISAS = [isa for isa in Isa if offers(isa, host_features())]
 every_isa = pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.value)
 every_type = pytest.mark.parametrize("name", FORMAT_OF)
 
 
-def matrix(name: str, outputs: int, inputs: int) -> tuple[PackedLinear, npt.NDArray[np.float64]]:
+def matrix(name: str, outputs: int, inputs: int) -> tuple[PackedLinear, Doubles]:
     """A packed matrix and the gguf library's own values of it."""
     rng = np.random.default_rng(outputs * 1000 + inputs)
     values = rng.normal(size=(outputs, inputs)).astype(np.float32)
     kind = GGMLQuantizationType[name]
     raw = gguf.quants.quantize(values, kind)
     (packed,) = pack([RawMatrix(name, raw.view(np.uint8))])
+    if packed.format is Format.Q4_1:  # whose numbers packing rounds a little
+        return packed, unpacked(packed, np.arange(outputs)).rows.view(np.float32).astype("f8")
     return packed, gguf.quants.dequantize(raw, kind).astype(np.float64)
 
 
@@ -42,6 +54,30 @@ def dequantized(format_: Format, x: Floats) -> npt.NDArray[np.float64]:
     xq, xs, _ = quantize_reference(x)
     groups = xq.reshape(*xs.shape, 32).astype(np.float64)
     return (groups * xs[..., None]).reshape(x.shape)
+
+
+def product(packed: PackedLinear, weights: Doubles, x: Floats) -> Doubles:
+    """What a kernel computes, in float64."""
+    exact: Doubles = dequantized(packed.format, x) @ weights.T
+    if packed.format is not Format.Q4_1:
+        return exact
+    # A weight is d * (code - 8) + c, and c is multiplied with a rounded sum of activations.
+    _, xs, words = quantize_reference(x)
+    groups = xs.shape[1]
+    rests = from_bits(words[:, groups:].view(np.uint16)[:, :groups])
+    errors = rests - xs * words[:, :groups].astype(np.float64)
+    return exact + errors @ constants(packed).T
+
+
+def constants(packed: PackedLinear) -> Doubles:
+    """Q4_1's c of each group, [outputs, groups], from where pack.py says that it lies."""
+    groups = packed.num_inputs // 32
+    panels = packed.data.reshape(packed.num_panels, -1)
+    start = groups * (16 + 2) * COLUMNS
+    pairs = panels[:, start : start + (groups + 1) // 2 * 4 * COLUMNS].view(np.uint16)
+    columns = pairs.reshape(packed.num_panels, -1, COLUMNS, 2).transpose(0, 2, 1, 3)
+    by_group = from_bits(columns).reshape(packed.padded_outputs, -1)[:, :groups]
+    return by_group[: packed.num_outputs].astype(np.float64)
 
 
 def raw_call(
@@ -67,10 +103,11 @@ def test_products_equal_float64_but_for_rounding(
     packed, weights = matrix(name, outputs, inputs)
     for rows in ROWS:
         x = activations(rows, inputs)
-        exact = dequantized(packed.format, x)
         got = apply(kernels_for(isa), packed, x)
-        size = np.abs(exact) @ np.abs(weights).T  # what rounding is relative to
-        assert (np.abs(got - exact @ weights.T) <= 4e-7 * size).all()
+        size = np.abs(dequantized(packed.format, x)) @ np.abs(weights).T
+        if packed.format is Format.Q4_1:  # partial sums hold codes before c is added
+            size *= 3
+        assert (np.abs(got - product(packed, weights, x)) <= 4e-7 * size).all()
 
 
 @every_isa

@@ -70,13 +70,14 @@ def test_quantized_norms_have_the_bits_of_norms_that_are_quantized_afterwards(si
     rows = len(x)
     xq = np.full((rows, size), 77, np.int8)
     xs = np.full((rows, size // 32), np.nan, np.float32)
-    xsum = np.full((rows, size // 32), 9999, np.int32)
+    xsum = np.full((rows, size // 16), 9999, np.int32)
     to, scales, sums = (each.ctypes.data for each in (xq, xs, xsum))
     normalise_rows(x.ctypes.data, size, rows, 0, 0, weight.ctypes.data, EPS, 0, to, scales, sums)
     want_xq, want_xs, want_xsum = quantize_reference(normalised(x, weight))
     assert np.array_equal(xq, want_xq)
     assert np.array_equal(xs, want_xs)
-    assert np.array_equal(xsum, want_xsum)
+    words = size // 32 + (size // 32 + 1) // 2
+    assert np.array_equal(xsum[:, :words], want_xsum[:, :words])
 
 
 def test_a_row_may_be_normalised_in_place_and_others_are_left_alone() -> None:
