@@ -8,7 +8,7 @@ lone surrogates, which no valid text holds.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
 
@@ -18,7 +18,7 @@ from jinja2.environment import Template
 from headway.core.base.errors import InvalidRequest, ModelFileError
 from headway.core.text.tokenizer import Encodes
 from headway.service.loaders.chat_messages import Message, normalise
-from headway.service.loaders.model_files import ModelFile, Vocabulary
+from headway.service.loaders.model_parts import ModelFile, Vocabulary
 from headway.service.loaders.template_sandbox import TemplateEnvironment, TemplateRefusal
 from headway.service.loaders.tokenizer_files import any_of, control_texts
 
@@ -65,6 +65,7 @@ class ChatTemplate:
         self._piece_pattern = _pieces(controls)
         self._tails = _tails(controls)
         self._constants = _constants(vocabulary)
+        self._strip = vocabulary.stripped
         self._template = None if source is None else _compile(model_file.path, source, now)
         self.arguments = frozenset(_arguments(source, now, self._constants))
 
@@ -91,9 +92,9 @@ class ChatTemplate:
             arguments=self._checked(arguments),
         )
         ids: list[int] = []
-        for text, is_control in self._segments(marked):
-            if is_control:
-                ids.append(self._controls[text])
+        for text, control in self._stripped(self._segments(marked)):
+            if control is not None:
+                ids.append(control)
             else:
                 ids += tokenizer.encode(text, add_special=False, parse_special=False)
         bos = tokenizer.encode("", add_special=True, parse_special=False)
@@ -230,6 +231,18 @@ class ChatTemplate:
             plain = []
         segments.append(("".join(plain), False))
         return [(text, is_control) for text, is_control in segments if text]
+
+    def _stripped(self, segments: Sequence[tuple[str, bool]]) -> Iterator[tuple[str, int | None]]:
+        """The same with ids of control tokens, without the white space that those take."""
+        ids = [self._controls[text] if is_control else None for text, is_control in segments]
+        for index, (text, is_control) in enumerate(segments):
+            if is_control:
+                yield text, ids[index]
+                continue
+            before = ids[index - 1] if index else None
+            after = ids[index + 1] if index + 1 < len(ids) else None
+            if kept := self._strip(text, before, after):
+                yield kept, None
 
 
 def _pieces(controls: Mapping[str, int]) -> re.Pattern[str]:

@@ -14,11 +14,11 @@ from tokenizers import Tokenizer as Engine
 from tokenizers.models import BPE
 
 from headway.core.base.errors import InvalidRequest, ModelFileError
-from headway.service.loaders.model_files import ModelFile, TokenType, Vocabulary
+from headway.service.loaders.model_parts import BYTE_TOKEN, ModelFile, TokenType, Vocabulary
+from headway.service.loaders.pipeline import pipelines, shrinkage
 from headway.service.loaders.pre_tokenizers import PRE_TOKENIZERS, WHOLE_WORDS_FIRST
 
 SPACE = "\u2581"  # SentencePiece writes a space as this
-BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 MAX_LEVELS = 40  # of groups within groups in one pattern; Python's reader of patterns recurses
 SPECIAL_TYPES = frozenset({TokenType.UNKNOWN, TokenType.CONTROL})
 
@@ -45,6 +45,9 @@ def build_tokenizer(model_file: ModelFile) -> "FileTokenizer":
     """
     vocabulary = model_file.vocabulary
     table = build_table(model_file)
+    if vocabulary.pipeline is not None:
+        engine, inner = pipelines(model_file.path, vocabulary.pipeline)
+        return FileTokenizer(vocabulary, engine, table, inner)
     make = _byte_level if vocabulary.kind == "gpt2" else _sentence_piece
     return FileTokenizer(vocabulary, make(model_file.path, vocabulary), table)
 
@@ -141,11 +144,20 @@ class FileTokenizer:
     byte fallback) is left out, as `transformers` does; it never becomes a control token.
     """
 
-    def __init__(self, vocabulary: Vocabulary, engine: Engine, table: TokenTable) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        engine: Engine,
+        table: TokenTable,
+        inner: Engine | None = None,
+    ) -> None:
+        """`inner` is for text that does not begin a prompt, where that makes a difference."""
         self._engine = engine
+        self._inner = inner or engine
         self._table = table
+        self._strip = vocabulary.stripped
         self._bos_id = vocabulary.bos_id if adds_bos(vocabulary) else None
-        self._is_sentence_piece = vocabulary.kind == "llama"
+        self._is_sentence_piece = vocabulary.kind == "llama" and vocabulary.pipeline is None
         self._adds_space = self._is_sentence_piece and vocabulary.add_space_prefix
         defined = {
             text: token_id
@@ -182,11 +194,16 @@ class FileTokenizer:
         cut = self._full_cut if parse_special else self._plain_cut
         ids: list[int] = []
         # With one group, split gives text, token, text, token, ..., text.
-        for index, piece in enumerate(cut.split(text) if cut else (text,)):
-            if index % 2:
-                ids.append(self._fixed[piece])
-            elif piece:
-                ids += self._encode_words(piece)
+        pieces = cut.split(text) if cut else [text]
+        fixed = [self._fixed[piece] for piece in pieces[1::2]]
+        for index, piece in enumerate(pieces[::2]):
+            before = fixed[index - 1] if index else None
+            after = fixed[index] if index < len(fixed) else None
+            piece = self._strip(piece, before, after)
+            if piece:
+                ids += self._encode_words(piece, is_first=add_special and index == 0)
+            if after is not None:
+                ids.append(after)
         if add_special and self._bos_id is not None and ids[:1] != [self._bos_id]:
             ids.insert(0, self._bos_id)
         return ids
@@ -198,12 +215,13 @@ class FileTokenizer:
         counted = text.encode(errors="replace").translate(None, delete=self._reach.silent)
         return -(-len(counted) // self._reach.longest)
 
-    def _encode_words(self, text: str) -> list[int]:
+    def _encode_words(self, text: str, *, is_first: bool) -> list[int]:
         if self._is_sentence_piece:
             text = (" " + text if self._adds_space else text).replace(" ", SPACE)
         # A batch of one: `encode` holds the interpreter's lock to its end, seconds for a prompt
         # of megabytes in which every stream would stand still; this lets it go.
-        (encoding,) = self._engine.encode_batch_fast([text], add_special_tokens=False)
+        engine = self._engine if is_first else self._inner
+        (encoding,) = engine.encode_batch_fast([text], add_special_tokens=False)
         ids: list[int] = encoding.ids
         return ids
 
@@ -237,18 +255,22 @@ class _Reach(NamedTuple):
 
 def _reach(vocabulary: Vocabulary, table: Sequence[bytes]) -> _Reach | None:
     """None where nothing can be said: characters without a token, and no byte fallback."""
+    shrinks = 1 if vocabulary.pipeline is None else shrinkage(vocabulary.pipeline)
+    if shrinks is None:
+        return None
     if vocabulary.kind == "llama":
         if sum(kind == TokenType.BYTE for kind in vocabulary.types) < 256:
             return None
         # As written, where a space is three bytes: that character may also stand in a text.
-        return _Reach(max(1, *(len(text.encode()) for text in vocabulary.tokens)), b"")
+        longest = max(1, *(len(text.encode()) for text in vocabulary.tokens))
+        return _Reach(shrinks * longest, b"")
     words = _words(vocabulary, frozenset(TokenType) - SPECIAL_TYPES)
     silent = bytes(byte for char, byte in _byte_alphabet().items() if char not in words)
-    return _Reach(max(1, *map(len, table)), silent)
+    return _Reach(shrinks * max(1, *map(len, table)), silent)
 
 
 def _end_ids(vocabulary: Vocabulary) -> tuple[int, ...]:
-    named = (vocabulary.eos_id, vocabulary.eot_id, vocabulary.eom_id)
+    named = (vocabulary.eos_id, *vocabulary.end_ids, vocabulary.eot_id, vocabulary.eom_id)
     ids = [token_id for token_id in named if token_id is not None]
     controls = control_texts(vocabulary)
     ids += sorted(controls[text] for text in END_NAMES & controls.keys())
@@ -345,7 +367,9 @@ def _sentence_piece(path: str, vocabulary: Vocabulary) -> Engine:
 
 
 def _sentence_piece_table(vocabulary: Vocabulary) -> tuple[bytes, ...]:
-    literal = SPECIAL_TYPES | {TokenType.USER_DEFINED}
+    # In GGUF files the spaces of user-defined tokens stand as spaces already.
+    is_gguf = vocabulary.pipeline is None
+    literal = SPECIAL_TYPES | {TokenType.USER_DEFINED} if is_gguf else SPECIAL_TYPES
 
     def bytes_of(text: str, kind: int) -> bytes:
         match = BYTE_TOKEN.fullmatch(text) if kind == TokenType.BYTE else None
