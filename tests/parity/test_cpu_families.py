@@ -13,6 +13,7 @@ from headway.compute.cpu.loading import LoadedModel, load_model
 from headway.compute.cpu.settings import CpuSettings, Quantization
 from headway.compute.gpu.runner.loading import load_model as load_torch_model
 from headway.compute.gpu.runner.settings import ExecutorSettings
+from headway.service.loaders.model_files import open_model
 from tests.close import relative_error
 from tests.parity.cpu_logits import ISAS, cpu_logits, mixed_logits
 from tests.parity.families import (
@@ -23,6 +24,7 @@ from tests.parity.families import (
     transformers_model,
     write_gguf,
 )
+from tests.parity.folders import make, save
 from tests.parity.paged import paged_logits
 
 NUM_TOKENS = 333  # over a chunk of attention and over every window
@@ -56,6 +58,20 @@ def test_every_family_gives_nearly_the_logits_of_transformers(family: str, tmp_p
     assert worst < 3 * FLOAT_WEIGHTS, f"one position is off by {worst:.1e}"
     got = cpu_logits(load(tiny, path, Quantization.AUTO), IDS, [NUM_TOKENS])
     assert relative_error(got, want) < EIGHT_BITS
+
+
+@pytest.mark.parametrize("name", ["qwen3, biases", "gemma3, linear scaling"])
+def test_folders_are_computed_too(name: str, tmp_path: Path) -> None:
+    model = make(name)
+    card = open_model(save(model, tmp_path)).card
+    want = transformers_logits(model, IDS[:200])
+    for quantization, bound in (
+        (Quantization.NONE, FLOAT_WEIGHTS),
+        (Quantization.AUTO, EIGHT_BITS),
+    ):
+        settings = CpuSettings(threads=1, quantization=quantization)
+        loaded = load_model(card, settings, lambda done, total: None)
+        assert relative_error(cpu_logits(loaded, IDS[:200], [150, 50]), want) < bound
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "gemma3"])
