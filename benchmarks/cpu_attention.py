@@ -104,9 +104,9 @@ class Bench:
         self.out = np.empty((tokens, self.num_heads * head_dim), dtype=np.float32)
         self.partials = np.empty(self.plan.partial_floats, dtype=np.float32)
 
-    def attend(self, layer: int, thread: int, scratch: np.ndarray) -> None:
-        """One thread's units of a layer."""
-        plan, bounds = self.plan, self.plan.unit_bounds
+    def attend(self, layer: int, claimed: int, scratch: np.ndarray) -> None:
+        """Units of a layer that no other thread claims."""
+        plan = self.plan
         attend(
             plan.units,
             plan.tokens,
@@ -120,8 +120,7 @@ class Bench:
             self.partials,
             scratch,
             self.num_heads,
-            bounds[thread],
-            bounds[thread + 1],
+            claimed,
         )
 
     def merge(self, thread: int, scratch: np.ndarray) -> None:
@@ -145,6 +144,7 @@ class Bench:
         phases: list[list[float]] = [[] for _ in range(self.threads)]
         barrier = threading.Barrier(self.threads)
         rounds = self._rounds(seconds)
+        claims = np.zeros((rounds, 8), np.int64)  # a cache line each
 
         def work(thread: int) -> None:
             scratch = aligned_zeros((scratch_floats(*self.heads),), np.float32)
@@ -152,7 +152,7 @@ class Bench:
                 layer = i % self.pool.shape.num_layers
                 barrier.wait()
                 began = time.perf_counter()
-                self.attend(layer, thread, scratch)
+                self.attend(layer, claims[i].ctypes.data, scratch)
                 between = time.perf_counter()
                 barrier.wait()  # its own cost is left out: the engine's barrier is another
                 again = time.perf_counter()
@@ -170,11 +170,10 @@ class Bench:
 
     def _rounds(self, seconds: float) -> int:
         scratch = aligned_zeros((scratch_floats(*self.heads),), np.float32)
-        for thread in range(self.threads):
-            self.attend(0, thread, scratch)
+        claims = np.zeros((2, 8), np.int64)
+        self.attend(0, claims[0].ctypes.data, scratch)
         began = time.perf_counter()
-        for thread in range(self.threads):
-            self.attend(0, thread, scratch)
+        self.attend(0, claims[1].ctypes.data, scratch)
         return max(5, int(seconds * self.threads / (time.perf_counter() - began)))
 
 

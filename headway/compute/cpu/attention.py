@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headway.compute.cpu.atomics import atomic_add
 from headway.compute.cpu.attention_chunk import (
     GROUPS,
     LOG2_E,
@@ -64,11 +65,10 @@ def attend(
     partials: Any,
     scratch: Any,
     num_heads: int,
-    first_unit: int,
-    end_unit: int,
+    claimed: int,
     window: int = 0,
 ) -> None:
-    """Do units first_unit .. end_unit - 1 of a plan for one layer.
+    """Do units of a plan for one layer, each that no other thread has claimed.
 
     units, tokens, positions, partial_base  of the AttentionPlan
     block_table  [R, width] int32
@@ -78,7 +78,7 @@ def attend(
     out          [T, num_heads * head_dim] float32; rows of split tokens are left to `merge`
     partials     [plan.partial_floats] float32, shared by all threads
     scratch      [scratch_floats(...)] float32 of this thread, starting at a cache line
-
+    claimed      address of an int64, 0 before the layer: how many units are claimed
     window       0, or how many positions a query sees, its own the last; chunks before it
                  are neither read nor counted
 
@@ -100,7 +100,10 @@ def attend(
     value_groups = key_groups + 8 * GROUPS
     fetch = value_groups + 8 * GROUPS
     stride = 4 * (head_dim + PARTIAL_EXTRA)
-    for u in range(first_unit, end_unit):
+    # The next unit is claimed before this one is done, so that its K can be fetched early.
+    u, next_unit = -1, atomic_add(claimed, 1)
+    while next_unit < len(units):
+        u, next_unit = next_unit, atomic_add(claimed, 1)
         first, count = units[u, FIRST], units[u, COUNT]
         kv_head, split = units[u, KV_HEAD], units[u, SPLIT]
         rows = count * group
@@ -113,10 +116,10 @@ def attend(
             find_groups(table, start, last, kv, keys, block_size, key_step, key_groups)
             find_groups(table, start, last, kv, values, block_size, value_step, value_groups)
             following = start + CHUNK  # whose K is fetched while V is worked on
-            if chunk + 1 == units[u, END_CHUNK] and u + 1 < end_unit:
-                table, kv = block_table[units[u + 1, ROW]], units[u + 1, KV_HEAD]
-                following = units[u + 1, FIRST_CHUNK] * CHUNK
-                last = positions[tokens[units[u + 1, FIRST] + units[u + 1, COUNT] - 1]]
+            if chunk + 1 == units[u, END_CHUNK] and next_unit < len(units):
+                table, kv = block_table[units[next_unit, ROW]], units[next_unit, KV_HEAD]
+                following = units[next_unit, FIRST_CHUNK] * CHUNK
+                last = positions[tokens[units[next_unit, FIRST] + units[next_unit, COUNT] - 1]]
             find_groups(table, following, last, kv, keys, block_size, key_step, fetch)
             soon = value_groups
             if is_expanded:

@@ -24,7 +24,7 @@ FIRST, COUNT, ROW, KV_HEAD, FIRST_CHUNK, END_CHUNK, SPLIT = range(7)  # columns 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionPlan:
-    """Units in the order in which threads take them, and where split sums go.
+    """Units in the order in which threads claim them, and where split sums go.
 
     units          [U, 7] int64  FIRST and COUNT of the unit's tokens in `tokens`, ROW of the
                    block table, KV_HEAD, chunks FIRST_CHUNK .. END_CHUNK - 1, and SPLIT: 1 when
@@ -33,8 +33,8 @@ class AttentionPlan:
     positions      [T] int32   of each token of the batch
     partial_base   [T] int64   place of a split token's partial sums, in floats; -1: not split
     split_tokens   [S] int32   tokens to merge; an item is one of them and one KV head
-    unit_bounds    [threads + 1] int64  thread t does units unit_bounds[t] .. [t + 1] - 1
-    merge_bounds   [threads + 1] int64  and then, behind a barrier, these merge items
+    merge_bounds   [threads + 1] int64  behind a barrier, thread t does merge items
+                   merge_bounds[t] .. [t + 1] - 1
     partial_floats             size of the partial sums of one layer (0: nothing to merge)
     """
 
@@ -43,7 +43,6 @@ class AttentionPlan:
     positions: Int32s
     partial_base: Ints
     split_tokens: Int32s
-    unit_bounds: Ints
     merge_bounds: Ints
     partial_floats: int
 
@@ -84,6 +83,8 @@ def plan_attention(
     tokens, shared_tiles = list_tokens(shared, starts, num_tokens, tile)
     tiles = cut_rows(starts, num_tokens, begin, shared_tiles, tile)
     units, cost = cut_tiles(tiles, group, shape.num_kv_heads, threads)
+    # Largest first: what is claimed last decides how long the threads wait for each other.
+    units = units[np.argsort(-cost, kind="stable")]
     positions = np.empty(num_tokens.sum(), dtype=np.int32)
     chunk_floats = num_heads * (shape.head_dim + PARTIAL_EXTRA)
     partial_base, sizes = place_partials(starts, num_tokens, tokens, units, chunk_floats, positions)
@@ -94,7 +95,6 @@ def plan_attention(
         positions=positions,
         partial_base=partial_base,
         split_tokens=split_tokens.astype(np.int32),
-        unit_bounds=even_bounds(cost, threads),
         merge_bounds=even_bounds(np.repeat(sizes[split_tokens], shape.num_kv_heads), threads),
         partial_floats=int(sizes.sum()),
     )

@@ -26,6 +26,7 @@ from headway.core.messages.path import TokenLogprob
 from headway.core.messages.step import ScoreWork, StepPlan, StepResult
 
 MAX_IN_FLIGHT = 2
+CLAIM_WORDS = 8  # a cache line, for the counter of claimed units of a layer
 LANES = 16  # positions that attention takes at once
 
 Floats = npt.NDArray[np.float32]
@@ -172,7 +173,7 @@ class CpuExecutor:
             plan.positions,
             plan.partial_base,
             plan.split_tokens,
-            plan.unit_bounds,
+            np.zeros((self._model.card.num_layers, CLAIM_WORDS), np.int64),
             plan.merge_bounds,
             block_table,
             self._work.partials(plan.partial_floats),

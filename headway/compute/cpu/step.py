@@ -135,7 +135,7 @@ def step(
     positions: Any,
     partial_base: Any,
     split_tokens: Any,
-    unit_bounds: Any,
+    claims: Any,
     merge_bounds: Any,
     block_table: Any,
     partials: Any,
@@ -224,8 +224,7 @@ def step(
             partials,
             scratch[thread],
             num_heads,
-            unit_bounds[thread],
-            unit_bounds[thread + 1],
+            address_of(claims[layer]),
             own[WINDOW],
         )
         arrivals = finish(ATTEND, ticks, thread, n, counter, arrivals)

@@ -56,10 +56,11 @@ class Batch:
         partials = np.full(plan.partial_floats, np.nan, dtype=np.float32)
         scratch = aligned_zeros((scratch_floats(*self.heads),), np.float32)
         scratch[:] = np.nan
-        table, last = self.block_table, len(plan.unit_bounds) - 1
+        table, last = self.block_table, len(plan.merge_bounds) - 1
         for t in range(last):
+            claimed = np.zeros(1, dtype=np.int64)
             attend(
-                plan.units,
+                plan.units[t::last],
                 plan.tokens,
                 plan.positions,
                 plan.partial_base,
@@ -71,8 +72,7 @@ class Batch:
                 partials,
                 scratch,
                 num_heads,
-                plan.unit_bounds[t],
-                plan.unit_bounds[t + 1],
+                claimed.ctypes.data,
                 self.window,
             )
         for t in range(last):

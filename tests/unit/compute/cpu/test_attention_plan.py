@@ -1,7 +1,6 @@
 """The cutting of attention into units."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -70,9 +69,6 @@ def test_every_chunk_of_every_token_is_done_exactly_once(
     table[:, :shared] = table[0, :shared]
     plan = plan_of(rows, threads, table)
     assert chunks_done(plan) == wanted(plan)
-    assert plan.unit_bounds[0] == 0
-    assert plan.unit_bounds[-1] == len(plan.units)
-    assert (np.diff(plan.unit_bounds) >= 0).all()
     assert plan.merge_bounds[-1] == len(plan.split_tokens) * SHAPE.num_kv_heads
 
 
@@ -105,17 +101,18 @@ def test_positions_follow_the_rows_starts() -> None:
     assert plan.positions.tolist() == [5, 6, 7, 0, 300, 301]
 
 
-@pytest.mark.parametrize("threads", [2, 3, 8])
-def test_threads_get_even_shares_of_a_batch(threads: int) -> None:
-    plan = plan_of([(255 + 10 * i, 1) for i in range(16)], threads)
-    share = np.diff(plan.unit_bounds)
-    assert share.max() - share.min() <= 2
+def test_the_largest_units_are_claimed_first() -> None:
+    plan = plan_of([(255 + 10 * i, 1) for i in range(16)], 1)
+    ends = plan.positions[plan.tokens[plan.units[:, FIRST]]]
+    assert len(plan.units) == 16 * SHAPE.num_kv_heads
+    assert (np.diff(ends) <= 0).all()
 
 
 def test_one_long_context_is_cut_for_all_threads() -> None:
     plan = plan_of([(4095, 1)], 8)
     assert len(plan.units) >= 8
-    assert np.diff(plan.unit_bounds).min() >= len(plan.units) // 8 - 1
+    lengths = plan.units[:, END_CHUNK] - plan.units[:, FIRST_CHUNK]
+    assert lengths.max() - lengths.min() <= 1
 
 
 def test_one_thread_never_splits() -> None:
