@@ -80,7 +80,7 @@ def _packed_bytes(tensor: TensorEntry, quantization: Quantization) -> int:
         tensor.name,
         tensor.shape[0],  # GGUF's order
         quantization,
-        is_head=tensor.name in HEADS,
+        is_head=tensor.name.endswith((*HEADS, "embed_tokens.weight", "lm_head.weight")),
     )
     if kind == tensor.type_name and kind != "F16":
         return tensor.num_bytes

@@ -44,7 +44,7 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
-LINEAR = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0}
+LINEAR: dict[str, Any] = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0}
 LOCAL = {"rope_type": "default", "rope_theta": 100.0}
 
 
