@@ -22,7 +22,7 @@ from headway.service.replica.server import Loaded
 from headway.service.wire.spec import Launch, ReplicaSpec
 
 HEADS = ("token_embd.weight", "output.weight")
-BYTES_PER_VALUE = {"Q8_0": 34 / 32, "Q4_1": 20 / 32, "F16": 4}  # F16 becomes float32
+BYTES_PER_VALUE = {"Q8_0": 34 / 32, "Q4_1": 20 / 32, "F32": 4, "F16": 4}  # F16 becomes float32
 
 
 def load_cpu(launch: Launch, progress: Callable[[LoadProgress], None], clock: Clock) -> Loaded:

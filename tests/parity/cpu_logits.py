@@ -54,6 +54,58 @@ def make_executor(model: LoadedModel, engine: ResolvedEngine, grid: "array[int]"
     return executor
 
 
+def mixed_logits(
+    model: LoadedModel, texts: Sequence[Sequence[int]], chunks: Sequence[Sequence[int]]
+) -> list[Tensor]:
+    """[len(ids), V] of each of some texts that share their steps.
+
+    chunks  of each step: how many tokens each text goes on by, 0 for none
+    """
+    width = -(-max(map(len, texts)) // BLOCK_SIZE)
+    num_blocks = 2 * width * len(texts)
+    engine = engine_settings(
+        max_model_len=width * BLOCK_SIZE,
+        max_num_seqs=len(texts),
+        max_num_batched_tokens=max(map(sum, chunks)),
+        block_size=BLOCK_SIZE,
+        num_blocks=num_blocks,
+    )
+    grid = array("i", random.Random(8).sample(range(num_blocks), width * len(texts)))
+    executor = make_executor(model, engine, grid)
+    found: list[Tensor] = []
+
+    def keep(logits: Float32s, targets: Sequence[int], num_top: int) -> list[TokenLogprob]:
+        found.append(torch.from_numpy(logits.copy()))
+        return []
+
+    starts = [0] * len(texts)
+    by_text: list[list[Tensor]] = [[] for _ in texts]
+    with patch.object(executor_module, "score_tokens", keep):
+        for step, counts in enumerate(chunks):
+            rows = [index for index, count in enumerate(counts) if count]
+            ids = [texts[i][starts[i] : starts[i] + counts[i]] for i in rows]
+            plan = StepPlan(
+                step=step,
+                tables=array("i", rows),
+                starts=array("i", [starts[i] for i in rows]),
+                num_tokens=array("i", [counts[i] for i in rows]),
+                token_ids=array("i", [each for some in ids for each in some]),
+                sequence_ids=tuple(rows),
+                scores=tuple(
+                    ScoreWork(row, array("i", [0] * counts[i]), 0) for row, i in enumerate(rows)
+                ),
+            )
+            executor.submit(plan)
+            executor.collect()
+            for i, work in zip(rows, plan.scores, strict=True):
+                while sum(map(len, by_text[i])) < starts[i] + len(work.targets):
+                    by_text[i].append(found.pop(0))
+                starts[i] += counts[i]
+    executor.close()
+    assert not found
+    return [torch.cat(each) for each in by_text]
+
+
 def cpu_logits(
     model: LoadedModel, ids: Sequence[int], chunks: Sequence[int], block_size: int = BLOCK_SIZE
 ) -> Tensor:

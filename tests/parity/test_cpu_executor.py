@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from headway.compute.cpu.settings import KvDtype
+from headway.compute.cpu.conversion import NEAREST
+from headway.compute.cpu.settings import KvDtype, Quantization
 from headway.compute.gpu.runner.loading import load_model as load_torch_model
 from headway.compute.gpu.runner.settings import ExecutorSettings
 from headway.core.base.errors import ExecutorUnsuitable
@@ -42,6 +43,7 @@ MODELS = {
         None,
     ),
     "heads of 96": (TinyLlama(num_heads=2, num_kv_heads=1, head_dim=96, seed=4), None),
+    "biases": (TinyLlama(head_dim=32, has_bias=True, seed=14), None),
     "linear scaling": (TinyLlama(head_dim=32, seed=5), LINEAR),
     "llama3 scaling": (TinyLlama(head_dim=64, seed=6), LLAMA3),
 }
@@ -102,6 +104,31 @@ def test_quantized_files_give_nearly_the_logits_of_their_expanded_weights(
     assert relative_error(cpu_logits(load(path), IDS, [NUM_TOKENS]), want) < bound
 
 
+@pytest.mark.spec("D2")
+@pytest.mark.parametrize("quantized", [*NEAREST, "mixed"])
+def test_types_that_no_kernel_reads_give_nearly_the_logits_of_their_expanded_weights(
+    quantized: str, tmp_path: Path
+) -> None:
+    tiny = TinyLlama(hidden_size=256, intermediate_size=512, num_heads=4, head_dim=64, seed=13)
+    formats = {"blk.0.attn_v.weight": "Q6_K", "blk.1.ffn_down.weight": "Q6_K"}
+    path = write_gguf(
+        tmp_path / "tiny.gguf",
+        tiny,
+        quantized="Q4_K" if quantized == "mixed" else quantized,
+        formats=formats if quantized == "mixed" else {},
+    )
+    exact = load_torch_model(read_card(path), ExecutorSettings(), lambda done, total: None)
+    want = paged_logits(exact, IDS, [NUM_TOKENS])
+    reference = transformers_logits(transformers_llama(read_card(path), path), IDS)
+    assert relative_error(want, reference) < 1e-4, "torch expands them as gguf's own code does"
+    got = cpu_logits(load(path), IDS, [NUM_TOKENS])
+    assert relative_error(got, want) < ROUNDED_INPUTS, "--quantization none"
+    model = load(path, quantization=Quantization.AUTO, threads=2)
+    found = cpu_logits(model, IDS, [NUM_TOKENS])
+    assert relative_error(found, want) < ROUNDED_INPUTS
+    assert torch.equal(cpu_logits(model, IDS, CHUNKS["odd chunks"]), found)
+
+
 @pytest.mark.parametrize("quantized", ["F32", "BF16", "Q8_0", "Q4_0", "Q4_1"])
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("kv", KvDtype)
@@ -140,17 +167,8 @@ def test_matrices_of_mixed_types_that_share_an_input_are_computed_in_float32(
     assert not torch.equal(got, cpu_logits(load(plain), IDS, [NUM_TOKENS]))
 
 
-@pytest.mark.parametrize(
-    ("tiny", "said"),
-    [
-        (TinyLlama(head_dim=24), "heads of 24 values"),
-        (TinyLlama(head_dim=32, has_bias=True), "blk.0.attn_q.bias is a bias"),
-    ],
-)
-def test_what_the_cpu_executor_cannot_compute_is_refused_with_another_way(
-    tiny: TinyLlama, said: str, tmp_path: Path
-) -> None:
-    path = write_gguf(tmp_path / "tiny.gguf", tiny)
+def test_what_the_cpu_executor_cannot_compute_is_refused_with_another_way(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf", TinyLlama(head_dim=24))
     with pytest.raises(ExecutorUnsuitable, match="--executor torch") as caught:
         load(path)
-    assert said in caught.value.message
+    assert "heads of 24 values" in caught.value.message

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFWriter
-from gguf.quants import quantize
+
+from tests.blocks import quantized as quantized_rows
 
 Floats = npt.NDArray[np.float32]
 
@@ -105,7 +106,7 @@ def write_gguf(
         kind = GGMLQuantizationType[(formats or {}).get(name, usual)]
         raw = np.ascontiguousarray(array)
         if kind not in (GGMLQuantizationType.F32, GGMLQuantizationType.F16):
-            writer.add_tensor(name, quantize(raw, kind), raw_dtype=kind)
+            writer.add_tensor(name, quantized_rows(kind.name, raw), raw_dtype=kind)
         else:
             writer.add_tensor(name, raw.astype(np.float16 if kind.name == "F16" else np.float32))
     writer.write_header_to_file()

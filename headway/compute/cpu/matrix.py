@@ -4,11 +4,13 @@ from typing import Any
 
 from headway.compute.cpu.activation import gate_rows, quantize_gate_rows
 from headway.compute.cpu.entry import call_gemm
+from headway.compute.cpu.gelu import gelu_rows
 from headway.compute.cpu.jit import kernel
+from headway.compute.cpu.layers import add_bias
 from headway.compute.cpu.norm import normalise_rows
 from headway.compute.cpu.pack import GROUP, Format
 from headway.compute.cpu.quantize import quantize_rows
-from headway.compute.cpu.weights import ADDRESS, INPUTS, KIND, PANELS
+from headway.compute.cpu.weights import ADDRESS, BIAS, INPUTS, KIND, PANELS
 
 FIRST_FLOAT_FORMAT = int(Format.BF16)  # formats before it take quantized activations
 
@@ -31,7 +33,7 @@ def multiply(
     part: int,
     parts: int,
 ) -> None:
-    """One of `parts` equal parts of a linear layer's panels, for `rows` rows.
+    """One of `parts` equal parts of a linear layer's panels, for `rows` rows, bias included.
 
     x          address of float32 [rows, inputs], read where the format takes no quantized ones
     quantized  addresses of xq, xs and xsum, as `quantize_rows` writes them
@@ -54,6 +56,9 @@ def multiply(
         out,
         ldo,
     )
+    if matrix[BIAS] != 0:
+        first, end = panels * part // parts, panels * (part + 1) // parts
+        add_bias(matrix[BIAS], rows, out, ldo, first, end)
 
 
 @kernel
@@ -93,11 +98,21 @@ def quantize(matrix: Any, x: int, rows: int, quantized: Any) -> None:
 
 @kernel
 def gate(
-    matrix: Any, gate_up: int, ldg: int, size: int, rows: int, inner: int, quantized: Any
+    matrix: Any,
+    is_gelu: bool,
+    gate_up: int,
+    ldg: int,
+    size: int,
+    rows: int,
+    inner: int,
+    quantized: Any,
 ) -> None:
-    """silu(gate) * up, the input of `matrix`, in the form that it takes."""
+    """silu(gate) * up, or gelu(gate) * up, the input of `matrix`, in the form that it takes."""
     up = gate_up + 4 * size
-    if is_quantized(matrix):
+    if is_gelu:
+        gelu_rows(gate_up, up, ldg, size, rows, inner)
+        quantize(matrix, inner, rows, quantized)
+    elif is_quantized(matrix):
         xq, xs, xsum = quantized
         quantize_gate_rows(gate_up, up, ldg, size, rows, xq, xs, xsum)
     else:

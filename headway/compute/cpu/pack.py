@@ -17,8 +17,8 @@ Of 4-bit values the low nibbles of step s are its inputs and the high nibbles th
 s + 4, as in GGUF's blocks. GGUF's numbers are kept (F16 becomes F32), but for Q4_1's least value
 m: c is m + 8 * d, rounded to bfloat16. That is at most 1/256 of c, which is small where the
 values of a group lie around zero. An odd last group has zeros for a partner.
-Columns past the last output are zero weights. Float weights may become Q8_0 or Q4_1 on the
-way, a piece at a time (quantize_weights.py).
+Columns past the last output are zero weights. Weights of other types become one of these on
+the way, a piece at a time (repack.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -31,8 +31,8 @@ import numpy.typing as npt
 
 from headway.compute.cpu.pairs import from_bits, to_bits
 from headway.compute.cpu.quantize_weights import GROUP as GROUP
-from headway.compute.cpu.quantize_weights import quantize_weights
-from headway.compute.formats.blocks import expand
+from headway.compute.cpu.repack import repack, row_bytes
+from headway.compute.formats.blocks import BLOCK_SHAPE, expand
 
 COLUMNS = 48
 LINE = 64
@@ -78,7 +78,7 @@ class RawMatrix:
     """A matrix as a GGUF file holds it."""
 
     type_name: str
-    """GGUF's name of the type, a key of FORMAT_OF."""
+    """GGUF's name of the type, a key of BLOCK_SHAPE."""
     rows: Bytes
     """[outputs, bytes of a row] uint8."""
     packed_as: str = ""
@@ -92,32 +92,17 @@ class RawMatrix:
     @property
     def packed_row_bytes(self) -> int:
         """Bytes of a row of that type."""
-        if self.packed_name == self.type_name:
-            return int(self.rows.shape[1])
-        format_ = FORMAT_OF[self.packed_name]
-        if format_.is_quantized:
-            return self.num_inputs // GROUP * BLOCK_BYTES[format_]
-        return self.num_inputs * VALUE_BYTES[format_]
+        return row_bytes(self.num_inputs, self.packed_name)
 
     def packed_rows(self, first: int, end: int) -> Bytes:
         """Rows [first, end) in that type."""
-        rows = self.rows[first:end]
-        if self.packed_name == self.type_name:
-            return rows
-        values = expand(self.type_name, rows)
-        if self.packed_name == "F32":
-            return values.view(np.uint8)
-        return quantize_weights(values, self.packed_name)
+        return repack(self.rows[first:end], self.type_name, self.packed_name)
 
     @property
     def num_inputs(self) -> int:
         """Values of a row."""
-        num_bytes = int(self.rows.shape[1])
-        if self.type_name in ("F16", "BF16"):
-            return num_bytes // 2
-        if self.type_name == "F32":
-            return num_bytes // 4
-        return num_bytes // BLOCK_BYTES[FORMAT_OF[self.type_name]] * GROUP
+        values, num_bytes = BLOCK_SHAPE[self.type_name]
+        return int(self.rows.shape[1]) // num_bytes * values
 
 
 @dataclass(frozen=True)
@@ -259,12 +244,12 @@ def unpacked(packed: PackedLinear, outputs: npt.NDArray[np.int64]) -> RawMatrix:
 
 
 def _check(matrix: RawMatrix) -> None:
-    if matrix.type_name not in FORMAT_OF:
+    if matrix.type_name not in BLOCK_SHAPE or matrix.packed_name not in FORMAT_OF:
         raise ValueError(
-            f"weights of type {matrix.type_name} cannot be packed; use {', '.join(FORMAT_OF)}"
+            f"weights of type {matrix.type_name} cannot be packed as {matrix.packed_name}; "
+            f"use {', '.join(FORMAT_OF)}"
         )
-    format_ = FORMAT_OF[matrix.type_name]
-    width = BLOCK_BYTES.get(format_, 2 if matrix.type_name == "F16" else VALUE_BYTES.get(format_))
+    width = BLOCK_SHAPE[matrix.type_name][1]
     if matrix.rows.shape[1] == 0 or matrix.rows.shape[1] % width:
         raise ValueError(
             f"a row of {matrix.rows.shape[1]} bytes is not whole {matrix.type_name} blocks of "

@@ -9,13 +9,16 @@ from headway.compute.cpu.attention_int8 import HIGHEST, LEAST, store_head
 from headway.compute.cpu.attention_pairs import scatter_halves, scatter_pairs
 from headway.compute.cpu.jit import kernel
 from headway.compute.cpu.kvpool import SCALE_BYTES, Stored
+from headway.compute.cpu.norm import norm_factor, scale_row
 from headway.compute.cpu.pairs import Floats, to_bits
 from headway.compute.cpu.vector import (
     address_of,
     fma,
+    load,
     load_first,
     multiply,
     splat,
+    store,
     store_first,
     subtract,
 )
@@ -41,6 +44,10 @@ def rotate_and_store(
     num_heads: int,
     first_token: int,
     end_token: int,
+    query_norm: int,
+    key_norm: int,
+    eps: Any,
+    query_factor: Any,
 ) -> None:
     """Rotate Q and K of some tokens in place, and put K and V into their slots of one layer.
 
@@ -51,6 +58,9 @@ def rotate_and_store(
                     what lies behind 2 F <= head_dim is left as it is
     keys            [blocks, kv heads, head_dim / 2, block_size, 2] uint16, bfloat16 bits, or int8;
                     only its blocks may lie apart
+    query_norm,     addresses of float32 [head_dim]: each head is normalised before it turns,
+    key_norm        with `eps` added to the mean of its squares; 0: it is not
+    query_factor    float32 that queries are multiplied by
     values          [blocks, kv heads, block_size / 2, head_dim, 2] as keys; see KvShape for int8
 
     The caller sees to it that no two tokens have one slot.
@@ -62,6 +72,11 @@ def rotate_and_store(
         cosine = address_of(cosines) + 4 * pairs * positions[token]
         sine = address_of(sines) + 4 * pairs * positions[token]
         row = address_of(qkv) + 4 * token * qkv.shape[1]
+        normalise_heads(row, num_heads, head_dim, query_norm, eps)
+        normalise_heads(row + 4 * num_heads * head_dim, num_kv_heads, head_dim, key_norm, eps)
+        if query_factor != np.float32(1.0):
+            for at in range(row, row + 4 * num_heads * head_dim, 64):
+                store(at, multiply(load(at), splat(query_factor)))
         for head in range(num_heads + num_kv_heads):
             rotate(row + 4 * head * head_dim, cosine, sine, pairs)
         block, offset = slots[token] // block_size, slots[token] % block_size
@@ -72,6 +87,14 @@ def rotate_and_store(
                 store_in_8_bits(key, value, keys, values, block, head, offset, head_dim)
             else:
                 store_in_16_bits(key, value, keys, values, block, head, offset, head_dim)
+
+
+@kernel
+def normalise_heads(first: int, count: int, head_dim: int, weight: int, eps: Any) -> None:
+    """The norm of each of some heads that follow each other; none where `weight` is 0."""
+    if weight != 0:
+        for head in range(first, first + 4 * count * head_dim, 4 * head_dim):
+            scale_row(head, norm_factor(head, head_dim, eps), weight, head_dim, head)
 
 
 @kernel

@@ -11,6 +11,15 @@ from typing import Any
 
 from headway.compute.cpu.attention import attend, merge
 from headway.compute.cpu.jit import kernel
+from headway.compute.cpu.layers import (
+    KEY_NORM,
+    POST_ATTENTION_NORM,
+    POST_MLP_NORM,
+    QUERY_NORM,
+    TABLE,
+    WINDOW,
+    normalise_in_place,
+)
 from headway.compute.cpu.matrix import (
     behind,
     gate,
@@ -103,7 +112,9 @@ def step(
     norms: Any,
     eps: float,
     num_heads: int,
-    windows: Any,
+    layers: Any,
+    is_gelu: bool,
+    query_factor: Any,
     x: Any,
     normed: Any,
     xq: Any,
@@ -152,7 +163,7 @@ def step(
         (address_of(xq), address_of(xs), address_of(xsum)), place, widest_input(linears)
     )
     for layer in range(linears.shape[0]):
-        matrices = linears[layer]
+        matrices, own = linears[layer], layers[layer]
         weight = address_of(norms) + 4 * 2 * layer * size
         for block in range(first_block, end_block, block_rows):
             rows = min(block_rows, end_block - block)
@@ -186,13 +197,17 @@ def step(
                 qkv,
                 positions,
                 slots,
-                cosines,
-                sines,
+                cosines[own[TABLE]],
+                sines[own[TABLE]],
                 keys[layer],
                 values[layer],
                 num_heads,
                 mine,
                 mine + count,
+                own[QUERY_NORM],
+                own[KEY_NORM],
+                eps,
+                query_factor,
             )
             arrivals = finish(ROTATE, ticks, thread, 1, counter, arrivals)
         arrivals = finish(ROTATE, ticks, thread, n, counter, arrivals)
@@ -210,7 +225,7 @@ def step(
             scratch[thread],
             num_heads,
             address_of(claims[layer]),
-            windows[layer],
+            own[WINDOW],
         )
         arrivals = finish(ATTEND, ticks, thread, n, counter, arrivals)
         if split_tokens.shape[0] > 0:
@@ -225,7 +240,7 @@ def step(
                 keys.shape[2],
                 merge_bounds[thread],
                 merge_bounds[thread + 1],
-                windows[layer],
+                own[WINDOW],
             )
             arrivals = finish(MERGE, ticks, thread, n, counter, arrivals)
         for block in range(first_block, end_block, block_rows):
@@ -253,6 +268,9 @@ def step(
                 parts,
             )
             arrivals = finish(OUTPUT_PRODUCT, ticks, thread, parts, counter, arrivals)
+            if own[POST_ATTENTION_NORM] != 0:
+                post = own[POST_ATTENTION_NORM]
+                normalise_in_place(own_added, size, count, added.shape[1], post, eps)
             normalise(
                 matrices[GATE_UP],
                 own_x,
@@ -280,6 +298,7 @@ def step(
             arrivals = finish(GATE_UP_PRODUCT, ticks, thread, parts, counter, arrivals)
             gate(
                 matrices[DOWN],
+                is_gelu,
                 near_gate + 4 * skipped * gate_up.shape[1],
                 gate_up.shape[1],
                 inner.shape[1],
@@ -300,6 +319,9 @@ def step(
                 parts,
             )
             arrivals = finish(DOWN_PRODUCT, ticks, thread, parts, counter, arrivals)
+            if own[POST_MLP_NORM] != 0:
+                post = own[POST_MLP_NORM]
+                normalise_in_place(own_added, size, count, added.shape[1], post, eps)
             add_rows(own_x, size, count, own_added, added.shape[1])
     arrivals = finish(DOWN_PRODUCT, ticks, thread, n, counter, arrivals)
     project(

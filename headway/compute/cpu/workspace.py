@@ -1,5 +1,6 @@
 """Memory that a step computes in, taken once: views of it are lent to every step."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from headway.compute.cpu.pack import COLUMNS, GROUP
 from headway.compute.cpu.phases import TICKS
 from headway.compute.cpu.step import BLOCK_ROWS
 from headway.compute.cpu.weights import DOWN, GATE_UP, INPUTS, OUTPUT, PANELS, QKV, Weights
-from headway.core.base.model_card import ModelCard
+from headway.core.base.model_card import Activation, ModelCard
 from headway.core.engine.settings import ResolvedEngine
 
 Floats = npt.NDArray[np.float32]
@@ -52,8 +53,6 @@ class Workspace:
         self._partials = _floats(1, 0).reshape(-1)
         size = scratch_floats(card.num_heads, card.num_kv_heads, card.head_dim)
         self.scratch = aligned_zeros((threads, size), np.float32)
-        windows = card.sliding_windows or (0,) * card.num_layers
-        self._windows: Ints = np.array(windows, np.int64)
         self._num_tokens = 0
         self.ticks: Ints = np.zeros((0, TICKS), np.int64)
 
@@ -73,7 +72,9 @@ class Workspace:
             weights.norms,
             np.float32(card.norm_eps),
             card.num_heads,
-            self._windows,
+            weights.layers,
+            card.activation is Activation.GELU_TANH,
+            np.float32(card.score_scale * math.sqrt(card.head_dim)),
         )
 
     @property

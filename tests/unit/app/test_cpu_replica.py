@@ -101,6 +101,14 @@ def test_memory_is_that_of_the_weights_as_they_will_be_packed(
     assert bytes_needed(tensors, settings) == 320 * sum(value_bytes) + 128
 
 
+def test_memory_of_types_that_no_kernel_reads_is_that_of_the_nearest() -> None:
+    tensors = [TensorEntry("x", (256, 10), kind, 0, 1) for kind in ("Q4_K", "Q5_0", "Q6_K")]
+    values = {"auto": [20 / 32, 34 / 32, 34 / 32], "none": [4, 34 / 32, 4]}
+    for quantization, each in values.items():
+        settings = CpuSettings(quantization=quantization)
+        assert bytes_needed(tensors, settings) == 2560 * sum(each)
+
+
 def test_startup_config_01_weights_that_cannot_fit_are_refused_before_they_are_read() -> None:
     refuse_too_big(2 * GIB, 2 * GIB)
     refuse_too_big(2 * GIB, None)  # unknown: try

@@ -49,9 +49,9 @@ def test_unless_it_is_set_there_is_a_thread_for_each_core_that_may_be_used(
 
 def test_the_model_s_own_context_is_the_default_of_the_positions(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", TINY)
-    assert len(load(path).weights.cosines) == 96
+    assert load(path).weights.cosines.shape == (1, 96, 16)
     found = load_model(read_card(path), CpuSettings(), lambda done, total: None, num_positions=10)
-    assert len(found.weights.cosines) == 10
+    assert found.weights.cosines.shape == (1, 10, 16)
 
 
 def test_kernels_may_be_forced_if_the_machine_has_them(

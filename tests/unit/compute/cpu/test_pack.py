@@ -149,7 +149,9 @@ def test_rows_that_are_not_whole_blocks_are_refused() -> None:
 
 
 def test_an_unknown_type_is_refused() -> None:
-    with pytest.raises(ValueError, match="type Q6_K cannot be packed; use Q8_0"):
+    with pytest.raises(ValueError, match="type IQ4_XS cannot be packed as Q8_0; use Q8_0"):
+        pack([RawMatrix("IQ4_XS", np.zeros((2, 136), np.uint8), "Q8_0")])
+    with pytest.raises(ValueError, match="type Q6_K cannot be packed as Q6_K; use Q8_0"):
         pack([RawMatrix("Q6_K", np.zeros((2, 210), np.uint8))])
 
 

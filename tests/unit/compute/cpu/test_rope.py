@@ -10,6 +10,7 @@ from headway.compute.cpu.kvpool import (
     key_numbers,
     value_numbers,
 )
+from headway.compute.cpu.norm import rms_norm_reference
 from headway.compute.cpu.rope import (
     rotate_and_store,
     rotate_reference,
@@ -28,7 +29,7 @@ CASES = [
     (8, 1, 128, 64, 64, 48),
 ]
 
-
+EPS = np.float32(1e-5)
 Shape = tuple[int, int, int, int, int, int]
 
 
@@ -51,6 +52,8 @@ class Case:
         self.qkv = rng.standard_normal((37, self.columns + further), dtype=np.float32)
         self.tables = rotation_tables(10_000.0 ** -(np.arange(pairs) / pairs), 200)
         self.positions = rng.integers(0, 200, 37).astype(np.int32)
+        self.norms = (0, 0)
+        self.query_factor = np.float32(1.0)
         self.slots = rng.permutation(5 * block_size)[:37].astype(np.int32)
 
     def run(self, first: int, end: int) -> None:
@@ -65,6 +68,9 @@ class Case:
             self.heads,
             first,
             end,
+            *self.norms,
+            EPS,
+            self.query_factor,
         )
 
     def by_head(self, qkv: Floats) -> Floats:
@@ -84,6 +90,31 @@ def test_queries_and_keys_turn_and_the_rest_stays(shape: Shape) -> None:
     assert_close("q, k", torch.from_numpy(got[:, :turned]), torch.from_numpy(want[:, :turned]))
     assert same_bits(got[:, turned:], case.by_head(before)[:, turned:])
     assert same_bits(case.qkv[:, case.columns :], before[:, case.columns :])
+
+
+@pytest.mark.parametrize("shape", CASES, ids=str)
+def test_heads_are_normalised_and_queries_scaled_before_they_turn(shape: Shape) -> None:
+    case = Case(shape)
+    before = case.qkv.copy()
+    rng = np.random.default_rng(1)
+    weights = rng.standard_normal((2, case.pool.shape.head_dim), dtype=np.float32)
+    case.norms = (weights[0].ctypes.data, weights[1].ctypes.data)
+    case.query_factor = np.float32(0.75)
+    case.run(0, 37)
+    heads = case.by_head(before)
+    turned = case.heads + case.pool.shape.num_kv_heads
+    normed = np.concatenate(
+        (
+            rms_norm_reference(heads[:, : case.heads], weights[0], float(EPS)) * 0.75,
+            rms_norm_reference(heads[:, case.heads : turned], weights[1], float(EPS)),
+        ),
+        axis=1,
+    )
+    cosines, sines = (table[case.positions] for table in case.tables)
+    want = rotate_reference(normed.astype(np.float32), cosines, sines)
+    got = case.by_head(case.qkv)
+    assert_close("q, k", torch.from_numpy(got[:, :turned]), torch.from_numpy(want))
+    assert same_bits(got[:, turned:], heads[:, turned:])
 
 
 @pytest.mark.parametrize("dtype", KvDtype)

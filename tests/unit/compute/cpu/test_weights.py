@@ -11,6 +11,7 @@ from headway.compute.cpu.rope import rotation_tables
 from headway.compute.cpu.settings import Quantization
 from headway.compute.cpu.weights import (
     ADDRESS,
+    BIAS,
     DOWN,
     GATE_UP,
     INPUTS,
@@ -22,7 +23,7 @@ from headway.compute.cpu.weights import (
     Weights,
 )
 from headway.compute.formats.blocks import expand
-from headway.core.base.errors import ExecutorUnsuitable, InvalidSetting, ModelFileError
+from headway.core.base.errors import InvalidSetting, ModelFileError
 from tests.parity.cards import read_card
 from tests.parity.tiny_llama import TinyLlama, write_gguf
 
@@ -42,7 +43,7 @@ def bfloat16_rows(values: np.ndarray) -> np.ndarray:
 def columns(weights: Weights, layer: int, which: int) -> np.ndarray:
     """The float32 matrix [outputs, inputs] behind one entry of `linears`, and then the head."""
     packed = weights.packed[layer * 4 + which]
-    described = np.concatenate((weights.linears.reshape(-1, 4), weights.head[None]))
+    described = np.concatenate((weights.linears.reshape(-1, 5), weights.head[None]))
     assert packed.address == described[layer * 4 + which, ADDRESS]
     assert packed.format is Format.F32
     panels = packed.data.view(np.float32).reshape(packed.num_panels, packed.num_inputs, COLUMNS)
@@ -67,7 +68,7 @@ def test_matrices_that_share_their_input_are_one_in_order(tmp_path: Path) -> Non
 
 def test_the_descriptions_are_those_of_the_packed_matrices(tmp_path: Path) -> None:
     weights = read(write_gguf(tmp_path / "m.gguf", TINY, quantized="Q4_1"))
-    assert weights.linears.shape == (3, 4, 4)
+    assert weights.linears.shape == (3, 4, 5)
     assert weights.linears.dtype == np.int64
     assert (weights.linears[:, :, KIND] == Format.Q4_1).all()
     assert weights.linears[0, :, INPUTS].tolist() == [64, 128, 64, 96]
@@ -109,9 +110,9 @@ def test_rotation_tables_hold_the_positions_asked_for(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", TINY)
     weights = read(path, num_positions=17)
     cosines, sines = rotation_tables(inverse_frequencies(read_card(path), None), 17)
-    assert weights.cosines.shape == (17, 16)
-    assert np.array_equal(weights.cosines, cosines)
-    assert np.array_equal(weights.sines, sines)
+    assert weights.cosines.shape == (1, 17, 16)
+    assert np.array_equal(weights.cosines[0], cosines)
+    assert np.array_equal(weights.sines[0], sines)
 
 
 @pytest.mark.parametrize("is_tied", [True, False])
@@ -153,14 +154,27 @@ def test_progress_rises_from_nothing_to_all(is_tied: bool, tmp_path: Path) -> No
     assert {total for _, total in seen} == {done[-1]}
 
 
-def test_a_bias_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    path = write_gguf(tmp_path / "m.gguf", TinyLlama(head_dim=32, has_bias=True))
-    with pytest.raises(ExecutorUnsuitable) as caught:
-        WeightReader(read_card(path))
-    assert caught.value.message == (
-        f"{path}: tensor blk.0.attn_q.bias is a bias, which the CPU executor does not add yet; "
-        "use --executor torch"
-    )
+def test_biases_stand_beside_their_matrices_with_zeros_for_those_without(tmp_path: Path) -> None:
+    tiny = TinyLlama(head_dim=32, has_bias=True)
+    held = tiny.weights()
+    path = write_gguf(tmp_path / "m.gguf", tiny, without=["blk.1.attn_k.bias"])
+    weights = read(path)
+    assert not weights.linears[:, [GATE_UP, DOWN], BIAS].any()
+    assert weights.head[BIAS] == 0
+    by_address = {each.ctypes.data: each for each in weights.vectors}
+    got = by_address[weights.linears[1, QKV, BIAS]]
+    q, v = held["blk.1.attn_q.bias"], held["blk.1.attn_v.bias"]
+    assert np.array_equal(got, np.concatenate((q, np.zeros(64), v, np.zeros(32))))
+    got = by_address[weights.linears[0, OUTPUT, BIAS]]
+    assert np.array_equal(got[:64], held["blk.0.attn_output.bias"])
+    assert got.shape == (2 * COLUMNS,)
+
+
+def test_a_llama_has_nothing_beside_its_matrices(tmp_path: Path) -> None:
+    weights = read(write_gguf(tmp_path / "m.gguf", TINY))
+    assert not weights.layers.any()
+    assert not weights.linears[:, :, BIAS].any()
+    assert list(weights.vectors) == []
 
 
 @pytest.mark.parametrize("size", [40, 80])
