@@ -5,7 +5,7 @@ import numpy.typing as npt
 import pytest
 
 from headway.compute.cpu.conversion import NEAREST
-from headway.compute.cpu.pack import FORMAT_OF, RawMatrix, pack
+from headway.compute.cpu.pack import FORMAT_OF, RawMatrix, pack, unpacked
 from headway.compute.cpu.repack import EXACT, repack, row_bytes
 from headway.compute.formats.blocks import BLOCK_SHAPE, expand
 from tests.blocks import quantized, random_blocks
@@ -26,7 +26,7 @@ def weights() -> npt.NDArray[np.float32]:
 
 # Relative RMS error against the file's own numbers, a quarter above what was measured; and what
 # the file's type itself had cost against the float weights, for scale.
-BOUNDS = {"Q5_0": 0.0, "Q5_1": 6e-3, "Q4_K": 8e-4, "Q5_K": 6e-3, "Q6_K": 6e-3}
+BOUNDS = {"Q5_0": 0.0, "Q5_1": 6e-3, "Q4_K": 1.15e-3, "Q5_K": 6e-3, "Q6_K": 6e-3}
 
 
 @pytest.mark.parametrize("name", NEAREST)
@@ -35,7 +35,9 @@ def test_the_nearest_type_costs_little_beside_what_the_file_had_cost(name: str) 
     want = expand(name, rows)
     cost_of_file = relative_rms(want, weights())
     assert 0.01 < cost_of_file < 0.1, "these are weights as files hold them"
-    got = expand(NEAREST[name], repack(rows, name, NEAREST[name]))
+    (packed,) = pack([RawMatrix(name, rows, NEAREST[name])])
+    computed_with = unpacked(packed, np.arange(ROWS))
+    got = expand(computed_with.type_name, computed_with.rows)
     error = relative_rms(got, want)
     assert error <= BOUNDS[name], f"{error:.1e}"
     assert error < cost_of_file / 3
