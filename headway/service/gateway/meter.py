@@ -25,6 +25,8 @@ from headway.core.messages.path import (
     Started,
     Tokens,
 )
+from headway.core.tenancy.metrics import CLASS_FIRST_TOKEN, CLASS_REQUESTS
+from headway.core.tenancy.tenant import SloClass
 from headway.service.observe.prometheus import Labelled
 
 log = logging.getLogger(__name__)
@@ -90,11 +92,13 @@ class RequestMeter:
         self._endpoint = endpoint
         self._arrived = meter.clock.now()
         self._first_token_s: float | None = None
+        self._slo_class: SloClass | None = None
         self._parts: dict[str, _Part] = {}
         self._is_closed = False
 
-    def belongs_to(self, meter: Meter) -> None:
-        """It is known now whose request it is; until here it counted with `meter.open`'s."""
+    def belongs_to(self, meter: Meter, slo_class: SloClass) -> None:
+        """It is known now which model it is for; until here it counted with `meter.open`'s."""
+        self._slo_class = slo_class
         self._meter.num_open -= 1
         meter.num_open += 1
         self._meter = meter
@@ -137,6 +141,9 @@ class RequestMeter:
                     FinishReason.CANCELLED if outcome is Outcome.CANCELLED else FinishReason.ERROR
                 )
         self._meter.close(self._endpoint, outcome)
+        if self._slo_class is not None:
+            name = self._slo_class.name.lower()
+            self._meter.exporter.add(CLASS_REQUESTS, slo_class=name, outcome=outcome.value)
         log.info(
             "request_finished",
             extra={
@@ -156,6 +163,9 @@ class RequestMeter:
         if self._first_token_s is None:
             self._first_token_s = self._meter.clock.now() - self._arrived
             self._observe(metrics.FIRST_TOKEN_MS, metrics.VLLM_FIRST_TOKEN, self._first_token_s)
+            if self._slo_class is not None:
+                labels = {"slo_class": self._slo_class.name.lower()}
+                exporter.observe(CLASS_FIRST_TOKEN, self._first_token_s, labels=labels)
         if part.num_tokens == 0:
             exporter.add(metrics.VLLM_PROMPT_TOKENS, part.num_prompt)
         count = len(event.token_ids)

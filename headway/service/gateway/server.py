@@ -161,7 +161,7 @@ class Gateway:
         tenant = self._keys.check(exchange.headers("authorization"))
         request = self._stamped(await self._read(exchange, generator), tenant)
         served = parts.models.find(request.model)
-        meter.belongs_to(served.meter)
+        meter.belongs_to(served.meter, request.asker.slo_class)
         if request.unknown_fields:
             served.meter.exporter.add(metrics.UNKNOWN_FIELDS, len(request.unknown_fields))
         head = AnswerHead(

@@ -129,9 +129,15 @@ class Labelled:
         """Count `amount` (>= 0) more of a counter."""
         self._exporter.add(metric, amount, **{**self._labels, **labels})
 
-    def observe(self, metric: Metric, value: float, times: int = 1) -> None:
+    def observe(
+        self,
+        metric: Metric,
+        value: float,
+        times: int = 1,
+        labels: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """Put `value` into a histogram, `times` times."""
-        self._exporter.observe(metric, value, times, self._labels)
+        self._exporter.observe(metric, value, times, {**self._labels, **labels})
 
     def add_source(self, source: Callable[[], Iterable[Sample]]) -> None:
         """Ask `source` at every scrape for values that are not kept here."""

@@ -1,6 +1,7 @@
 """One outcome a request, one first token a request, and tokens that agree with the usage."""
 
 import asyncio
+import re
 import time
 from typing import Any
 
@@ -10,6 +11,7 @@ from headway.core.base.metrics import CATALOGUE, Outcome
 from headway.core.base.units import Seconds
 from headway.core.engine.settings import EngineSettings
 from headway.core.messages.path import CacheMiss, Finished, FinishReason, Started, Tokens, Usage
+from headway.core.tenancy.metrics import CLASS_CATALOGUE
 from headway.service.gateway.settings import GatewaySettings
 from tests.unit.service.gateway.fakes import (
     CHAT,
@@ -151,8 +153,34 @@ def test_every_entry_of_the_catalogue_is_written() -> None:
             await asking
             text = (await here.client.get("/metrics")).text
             written = {line.partition("{")[0] for line in text.splitlines() if line[0] != "#"}
-            for metric in CATALOGUE:
+            for metric in (*CATALOGUE, *CLASS_CATALOGUE):
                 assert written & {metric.name, metric.name + "_count"}, metric.name
+
+    run(scenario())
+
+
+@pytest.mark.spec("C1")
+def test_first_tokens_and_ends_are_counted_by_class() -> None:
+    async def scenario() -> None:
+        settings = GatewaySettings(tenant=("gold:vip:k",), shutdown_timeout=5)
+        async with site(settings=settings) as here:
+            key = {"Authorization": "Bearer k"}
+            for count in (1, 2):
+                asking = asyncio.create_task(here.client.post(CHAT, json=HI, headers=key))
+                name = (await here.calls(count))[-1]
+                here.replica.start(name)
+                here.replica.say(name, "x")
+                here.replica.finish(name, tokens=1)
+                await asking
+            here.gateway.drain()
+            await here.client.post(CHAT, json=HI, headers=key)
+            name = "headway_class_time_to_first_token_seconds_count"
+            assert [*(await here.metric(name)).values()] == [2]
+            ends = await here.metric("headway_class_requests_total")
+            assert all('slo_class="vip"' in labels for labels in ends)
+            outcome = re.compile('outcome="([a-z_]+)"')
+            counted = {outcome.findall(labels)[0]: count for labels, count in ends.items()}
+            assert counted == {"ok": 2, "rejected_shutting_down": 1}
 
     run(scenario())
 
