@@ -75,7 +75,7 @@ def test_gateway_health_01_the_real_engine_answers_dies_and_answers_the_same_aga
             hello = await supervisor.wait_ready()
             assert hello.max_model_len == 512
             assert hello.status.memory_used >= hello.weight_bytes > 0
-            first = await answer(ask(supervisor, smollm2, "r1", 32))
+            first = await answer(ask(supervisor, smollm2, "r1", 90))
             assert "Rome" in first
             endless = ask(supervisor, smollm2, "r2", 400)
             while not isinstance(await endless.get(), Tokens):
@@ -84,7 +84,7 @@ def test_gateway_health_01_the_real_engine_answers_dies_and_answers_the_same_aga
             with pytest.raises(ReplicaLost):
                 await answer(endless)
             await until_state(supervisor, ReplicaState.READY)
-            assert await answer(ask(supervisor, smollm2, "r3", 32)) == first
+            assert await answer(ask(supervisor, smollm2, "r3", 90)) == first
             status = supervisor.view().status
             assert status is not None
             assert status.free_blocks + status.cached_blocks == status.total_blocks
