@@ -24,7 +24,7 @@ from headway.service.wire.transport import Mailbox, ReplicaState
 from tests.fault.processes import children, pid_of, until, until_state
 
 SETTINGS = SupervisorSettings(backoff_first_s=0.05)
-PROMPT = "<|im_start|>user\nName the capital of Italy.<|im_end|>\n<|im_start|>assistant\n"
+PROMPT = "<|im_start|>user\nWhat is the capital of Italy?<|im_end|>\n<|im_start|>assistant\n"
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
