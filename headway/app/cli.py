@@ -150,7 +150,7 @@ _NOT_OPTIONS = frozenset({"command", "config", "model_paths"})
 
 def _add_serve(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "model_paths", nargs="*", metavar="MODEL", help="GGUF files to serve; the same as --model"
+        "model_paths", nargs="*", metavar="MODEL", help="models to serve; the same as --model"
     )
     command.add_argument(
         "--config", metavar="FILE", help="TOML or YAML file of settings [HEADWAY_CONFIG]"

@@ -66,7 +66,7 @@ OPTIONS: tuple[Option, ...] = (
         "model",
         "",
         text,
-        "GGUF file to serve; may be given again, see docs/several-models.md",
+        "GGUF file, folder or hub id to serve; may be given again, see docs/several-models.md",
         default="the built-in model",
     ),
     Option(
