@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if name == "show":
             verb.add_argument(
                 "model", nargs="?", default=BUILTIN_NAME, metavar="MODEL",
-                help=f"a GGUF file, a folder, a name from the list, or {BUILTIN_NAME} (the default)",
+                help=f"a GGUF file, folder, name from the list, or {BUILTIN_NAME} (the default)",
             )  # fmt: skip
         if name == "pull":
             verb.add_argument(
