@@ -19,6 +19,7 @@ import sys
 import time
 from array import array
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -247,6 +248,7 @@ def main() -> int:
             other.wait()
     if options.json:
         record = {
+            "date": datetime.now(UTC).isoformat("T", "seconds"),
             "machine": machine(),
             "commit": commit(),
             "threads": options.threads,
