@@ -1,5 +1,6 @@
 """The gateway put together from its settings, its models and their pools."""
 
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,8 +10,10 @@ from headway.core.engine.settings import EngineSettings, waiting_limit
 from headway.core.fleet.metrics import FLEET_CATALOGUE
 from headway.core.route.admit import AdmitLimits, Admitter
 from headway.core.tenancy.metrics import CLASS_CATALOGUE
+from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.gauges import EngineTotals, Gauges
+from headway.service.gateway.journey import Books
 from headway.service.gateway.meter import Meter
 from headway.service.gateway.model import Directory, ServedModel
 from headway.service.gateway.models import Models, Served
@@ -45,6 +48,7 @@ class GatewayNeeds(NamedTuple):
     models: Sequence[ModelNeeds]  # at least one; the first is the default
     clock: Clock
     version: str
+    books: Books = Books(NoLimits(), NoLedger(), NoPrices(), time.time, "")
 
 
 class Assembled(NamedTuple):
@@ -74,6 +78,7 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         pages=Pages(condition, models, exporter, needs.version),
         token_pages=TokenPages(models, needs.api_limits),
         fingerprint=f"headway-{needs.version}",
+        books=needs.books,
     )
     return Assembled(Gateway(parts), models, exporter)
 

@@ -5,7 +5,7 @@ import hmac
 from collections.abc import Sequence
 
 from headway.core.base.errors import Unauthorized
-from headway.core.tenancy.tenant import Tenant
+from headway.core.tenancy.tenant import Principal, Tenant
 
 
 class KeyRing:
@@ -19,14 +19,14 @@ class KeyRing:
             for key, tenant in (*((key, everybody) for key in keys), *tenants)
         )
 
-    def check(self, authorization: Sequence[str]) -> Tenant:
+    def check(self, authorization: Sequence[str]) -> Principal:
         """Whose key it is; everybody's where no key is set.
 
         Raises Unauthorized unless the one Authorization header has a known bearer token.
         Every key is compared, in constant time each, so that the time taken tells nothing.
         """
         if not self._known:
-            return Tenant()
+            return Principal()
         if len(authorization) != 1:
             raise Unauthorized(
                 "An API key is needed: send one header 'Authorization: Bearer <key>'."
@@ -36,7 +36,7 @@ class KeyRing:
         matches = [tenant for known, tenant in self._known if hmac.compare_digest(given, known)]
         if scheme.lower() != "bearer" or not matches:
             raise Unauthorized("The API key is not known to this server.")
-        return matches[-1]
+        return Principal(tenant=matches[-1])
 
 
 def _digest(key: str) -> bytes:

@@ -11,7 +11,7 @@ from headway.core.base.clock import Clock
 from headway.core.messages.path import EngineRequest, Event, Finished, Started
 from headway.core.route.admit import Admitter
 from headway.service.gateway.encode import Encoder
-from headway.service.gateway.meter import RequestMeter
+from headway.service.gateway.journey import Journey
 from headway.service.openai.limits import ApiLimits
 from headway.service.openai.resolve import (
     ModelFacts,
@@ -71,7 +71,7 @@ class Relay:
         facts: Callable[[], ModelFacts],
         make_answer: MakeAnswer,
         take: Take,
-        meter: RequestMeter,
+        journey: Journey,
     ) -> None:
         """Give every event of the request to `take`, the prompt's index with it.
 
@@ -86,7 +86,11 @@ class Relay:
         try:
             request = await self._held(request_id, request)
             sent = await self._encode(request_id, request, facts())
-            meter.sent(sent)
+            await journey.sized(
+                sum(len(each.prompt) for each in sent),
+                sum(each.num_choices * each.sampling.max_tokens for each in sent),
+            )
+            journey.sent(sent)
             boxes: dict[str, Mailbox] = {}
             for each in sent:
                 boxes[each.id] = self._pool.call(each)
@@ -95,7 +99,7 @@ class Relay:
             numbers = {each.id: index for index, each in enumerate(sent)}
             async with aclosing(merged(boxes)) as events:
                 async for event in events:
-                    meter.saw(event)
+                    journey.saw(event)
                     self._note(request_id, event, sent[numbers[event.request_id]], unfinished)
                     await take(answer, event, numbers[event.request_id])
         finally:

@@ -19,13 +19,15 @@ from headway.core.base.errors import (
 from headway.core.base.metrics import Outcome
 from headway.core.base.units import Seconds
 from headway.core.messages.path import Event
+from headway.core.messages.record import Route
 from headway.core.tenancy.tenant import Tenant, lowered, read_targets, read_tenants
 from headway.service.gateway.auth import KeyRing
 from headway.service.gateway.encode import off_loop
 from headway.service.gateway.flights import Flights
 from headway.service.gateway.generate import GENERATORS, Generator, Request
 from headway.service.gateway.http import ClientGone, Exchange, Header, Receive, Scope, Send
-from headway.service.gateway.meter import Meter, RequestMeter
+from headway.service.gateway.journey import Books, Journey
+from headway.service.gateway.meter import Meter
 from headway.service.gateway.models import Models
 from headway.service.gateway.pages import Condition, Page, Pages
 from headway.service.gateway.settings import GatewaySettings
@@ -54,6 +56,7 @@ class Parts(NamedTuple):
     pages: Pages
     token_pages: TokenPages
     fingerprint: str  # of this build and model, for `system_fingerprint`
+    books: Books
 
 
 class Gateway:
@@ -139,29 +142,32 @@ class Gateway:
     async def _generate(self, exchange: Exchange, generator: Generator) -> None:
         """Answer one request to a generating endpoint, with exactly one outcome."""
         meter = self._parts.meter.open(generator.name)
+        journey = Journey(exchange, meter, self._parts.books)
         stream = SseStream(exchange, self._parts.clock, self._parts.settings.keepalive_interval)
         try:
-            await self._answer(exchange, generator, stream, meter)
+            await self._answer(exchange, generator, stream, journey)
         except HeadwayError as error:
-            meter.fail(error, exchange.shown_id)
+            await journey.close(Outcome.ERROR, error)
             await _fail(exchange, stream, error)
         except ClientGone:
             raise
         except Exception:
             log.exception("request_failed", extra={"request_id": exchange.shown_id})
-            meter.close(Outcome.ERROR, exchange.shown_id)
+            await journey.close(Outcome.ERROR)
             await _fail(exchange, stream, InternalError(HIDDEN))
         finally:  # counts if nothing above or in the sink did
-            meter.close(Outcome.CANCELLED, exchange.shown_id)
+            await journey.close(Outcome.CANCELLED)
 
     async def _answer(
-        self, exchange: Exchange, generator: Generator, stream: SseStream, meter: RequestMeter
+        self, exchange: Exchange, generator: Generator, stream: SseStream, journey: Journey
     ) -> None:
         parts = self._parts
-        tenant = self._keys.check(exchange.headers("authorization"))
-        request = self._stamped(await self._read(exchange, generator), tenant)
+        principal = self._keys.check(exchange.headers("authorization"))
+        request = self._stamped(await self._read(exchange, generator), principal.tenant)
+        await journey.enter(principal)
         served = parts.models.find(request.model)
-        meter.belongs_to(served.meter, request.asker.slo_class)
+        route = Route(asked=request.model or "", model=served.name)
+        journey.routed(route, served.meter, request.asker.slo_class)
         if request.unknown_fields:
             served.meter.exporter.add(metrics.UNKNOWN_FIELDS, len(request.unknown_fields))
         head = AnswerHead(
@@ -170,7 +176,7 @@ class Gateway:
             model=request.model or served.name,
             system_fingerprint=parts.fingerprint,
         )
-        sink = _Sink(exchange, stream if request.stream else None, meter)
+        sink = _Sink(exchange, stream if request.stream else None, journey)
         tokenizer = served.encoder.tokenizer
         relayed = served.relay.run(
             exchange.id,
@@ -178,7 +184,7 @@ class Gateway:
             served.directory.facts,
             lambda made: generator.answer(head, request, made, tokenizer),
             sink.take,
-            meter,
+            journey,
         )
         await self._flights.run(exchange, relayed, stream.keep_alive() if request.stream else None)
 
@@ -209,10 +215,10 @@ class _Sink:
     also finds it in the metrics.
     """
 
-    def __init__(self, exchange: Exchange, stream: SseStream | None, meter: RequestMeter) -> None:
+    def __init__(self, exchange: Exchange, stream: SseStream | None, journey: Journey) -> None:
         self._exchange = exchange
         self._stream = stream
-        self._meter = meter
+        self._journey = journey
 
     async def take(self, answer: Answer, event: Event, prompt: int) -> None:
         """Pass on what the event brings; raises the answer's failure."""
@@ -220,14 +226,14 @@ class _Sink:
             answer.feed(event, prompt)
             if answer.is_done:
                 body = answer.response()
-                self._meter.close(Outcome.OK, self._exchange.shown_id)
+                await self._journey.close(Outcome.OK)
                 await self._exchange.answer(200, body)
             return
         data = answer.stream(event, prompt)
         if answer.failure is not None:
             raise answer.failure
         if answer.is_done:
-            self._meter.close(Outcome.OK, self._exchange.shown_id)
+            await self._journey.close(Outcome.OK)
         if data:
             await self._stream.send(data, is_last=answer.is_done)
 
