@@ -158,8 +158,8 @@ def target_table(result: Result) -> str:
         "no fixed size keeps that gap"
         if ratio is None
         else (
-            f"the long prompts' first token is {ratio:.2f} × that of the best fixed size that keeps "
-            f"the gap ({verdict['best_fixed']})"
+            f"the long prompts' first token is {ratio:.2f} × that of the best fixed size that "
+            f"keeps the gap ({verdict['best_fixed']})"
         )
     )
     head = ["chunks", "gap P50, ms", "gap P99, ms", "long TTFT P50, ms"]
