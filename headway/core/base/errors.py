@@ -12,6 +12,7 @@ HeadwayError
 │   ├── MethodNotAllowed        405
 │   ├── SlowBody                408
 │   ├── Conflict                409, it is there already, or not in the state for that
+│   ├── ClientSilent            408, it had promised heartbeats
 │   ├── BodyTooLarge            413
 │   ├── UnsupportedMedia        415
 │   └── RateLimited             429, carries retry_after_s
@@ -119,6 +120,13 @@ class Conflict(ClientError):
 
     http_status = 409
     code = "conflict"
+
+
+class ClientSilent(ClientError):
+    """The client had promised to beat and did not: its request was ended."""
+
+    http_status = 408
+    code = "client_silent"
 
 
 class BodyTooLarge(ClientError):
