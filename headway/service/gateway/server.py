@@ -72,8 +72,8 @@ class Gateway:
         self._wall_clock = wall_clock
         settings = parts.settings
         # Without tenants or targets nobody was promised anything, and nobody is refused for it.
-        has_promises = bool(settings.tenant or settings.slo_ttft)
-        self._targets = read_targets(settings.slo_ttft) if has_promises else {}
+        self._is_promised = bool(settings.tenant or settings.slo_ttft)
+        self._targets = read_targets(settings.slo_ttft)
         self._flights = Flights()
         self._beats = Beats(parts.clock, Seconds(settings.heartbeat_timeout))
 
@@ -228,7 +228,8 @@ class Gateway:
     def _stamped(self, request: Request, tenant: Tenant) -> Request:
         """Whose it is decides its class; the request itself may only ask for a lower one."""
         slo_class = lowered(tenant.slo_class, request.asked_class)
-        budget = self._targets.get(slo_class)
+        is_promised = self._is_promised or tenant.name != ""  # a tenant may be of the database
+        budget = self._targets.get(slo_class) if is_promised else None
         asker = Asker(tenant=tenant, slo_class=slo_class, first_token_budget_s=budget)
         return msgspec.structs.replace(request, asker=asker)
 

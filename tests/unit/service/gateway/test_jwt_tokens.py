@@ -262,6 +262,25 @@ def test_keys_of_a_url_are_fetched_and_again_for_a_key_id_that_is_new(
     run(scenario())
 
 
+def test_a_token_cannot_name_the_place_of_its_key(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        provider = Provider()
+        provider.body = jwks(OTHER_ENTRY)
+        server = await provider.start()
+        here = tokens(tmp_path)
+        await here.load()
+        jwk = {name: value for name, value in OTHER_ENTRY.items() if name != "kid"}
+        for more in ({"jku": provider.url}, {"x5u": provider.url}, {"jwk": jwk}):
+            for kid in ("rsa", "other", provider.url, "../../etc/passwd"):
+                token = jwt.encode(claims(), OTHER_RSA, "RS256", headers={"kid": kid, **more})
+                with pytest.raises(Unauthorized):
+                    await here.check(token)
+        assert provider.num_asked == 0
+        server.close()
+
+    run(scenario())
+
+
 @pytest.mark.parametrize(
     ("status", "more", "body"),
     [
