@@ -71,6 +71,7 @@ class Gateway:
         self._parts = parts
         self._wall_clock = wall_clock
         settings = parts.settings
+        self._admin = parts.admin if settings.admin_listen is None else None
         # Without tenants or targets nobody was promised anything, and nobody is refused for it.
         self._is_promised = bool(settings.tenant or settings.slo_ttft)
         self._targets = read_targets(settings.slo_ttft)
@@ -84,8 +85,8 @@ class Gateway:
         generator = GENERATORS.get(exchange.path)
         tokens = self._parts.token_pages.by_path.get(exchange.path)
         try:
-            if self._parts.admin is not None and AdminRoutes.owns(exchange.path):
-                await self._answer_page(exchange, self._parts.admin.answer(exchange))
+            if self._admin is not None and AdminRoutes.owns(exchange.path):
+                await self._answer_page(exchange, self._admin.answer(exchange))
             elif generator is not None and exchange.method == "POST":
                 await self._generate(exchange, generator)
             elif tokens is not None and exchange.method == "POST":
@@ -94,6 +95,16 @@ class Gateway:
                 await self._answer_page(exchange, self._beaten(exchange))
             else:
                 await self._show(exchange, takes_post=bool(generator or tokens))
+        except ClientGone:
+            return
+
+    async def administer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The same for a listener of its own that has /admin and nothing else."""
+        assert scope["type"] == "http", scope["type"]
+        assert self._parts.admin is not None, "there is no admin key"
+        exchange = Exchange(scope, receive, send)
+        try:
+            await self._answer_page(exchange, self._parts.admin.answer(exchange))
         except ClientGone:
             return
 

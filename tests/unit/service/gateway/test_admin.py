@@ -1,5 +1,6 @@
 """/admin over HTTP: who gets in, what each call does, and that /v1 knows it at once."""
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator
@@ -14,10 +15,11 @@ from headway.service.gateway.admin import AccountPages
 from headway.service.gateway.admin_keys import MAX_WRONG
 from headway.service.gateway.admin_routes import AdminCall, AdminRoute
 from headway.service.gateway.assemble import Access
+from headway.service.gateway.lifecycle import HttpServer, bind_admin
 from headway.service.gateway.pages import Page
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.store.accounts_memory import MemoryAccounts
-from tests.unit.service.gateway.fakes import CHAT, HI, FakeReplica, Site, run, say_hello, site
+from tests.unit.service.gateway.fakes import CHAT, HI, FakeReplica, Site, run, say_hello, site, until
 from tests.unit.service.gateway.keys import add_tenant, bearer
 
 KEY = "an-admin-key-of-the-operator"
@@ -357,3 +359,33 @@ def test_every_described_call_is_there_and_every_call_is_described() -> None:
             assert not [path for path in public if path.startswith("/admin")]
 
     run(scenario())
+
+
+def test_admin_can_have_a_listener_of_its_own() -> None:
+    async def scenario() -> None:
+        settings = GatewaySettings(admin_listen="127.0.0.1:0", admin_key=(KEY,))
+        async with admin_site(admin_listen="127.0.0.1:0") as here:
+            listener = bind_admin(settings)
+            assert listener is not None
+            server = HttpServer(here.gateway.administer, settings, listener)
+            serving = asyncio.create_task(server.run_until_stopped())
+            await until(lambda: server.started)
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            assert (await here.client.get(f"{url}/admin/keys", headers=ADMIN)).status_code == 200
+            assert (await here.client.get(f"{url}/admin/keys")).status_code == 401
+            for path in ("/metrics", "/v1/models", "/health"):
+                assert (await here.client.get(url + path, headers=ADMIN)).status_code == 404
+            assert (await here.client.get("/admin/keys", headers=ADMIN)).status_code == 404
+            server.stop()
+            await serving
+            listener.close()
+
+    run(scenario())
+
+
+def test_a_listener_for_admin_that_cannot_be_had_is_named() -> None:
+    with pytest.raises(InvalidSetting, match="--admin-listen: needs an --admin-key"):
+        bind_admin(GatewaySettings(admin_listen="127.0.0.1:0"))
+    with pytest.raises(InvalidSetting, match="--admin-listen: "):
+        bind_admin(GatewaySettings(admin_listen="256.0.0.1:1", admin_key=(KEY,)))
+    assert bind_admin(GatewaySettings(admin_key=(KEY,))) is None
