@@ -27,7 +27,7 @@ from headway.core.messages.path import (
     Usage,
 )
 from headway.core.route.admit import Admitter
-from headway.service.gateway.assemble import GatewayNeeds, ModelNeeds, assemble
+from headway.service.gateway.assemble import Access, GatewayNeeds, ModelNeeds, assemble
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.gauges import EngineTotals
 from headway.service.gateway.lifecycle import HttpServer, bind
@@ -385,6 +385,7 @@ async def site(
     replica: FakeReplica | None = None,
     names: tuple[str, ...] = ("m", "m-alias"),
     others: Mapping[tuple[str, ...], FakeReplica] | None = None,
+    access: Access = Access(),
 ) -> AsyncGenerator[Site]:
     """A gateway that serves on a free loopback port until the block ends."""
     chosen = msgspec.structs.replace(settings or GatewaySettings(), port=0)
@@ -413,10 +414,13 @@ async def site(
             ],
             clock=SystemClock(),
             version="1.2.3",
+            access=access,
         )
     )
     listener = bind(chosen)
     server = HttpServer(parts.gateway, chosen, listener)
+    await parts.load()
+    following = asyncio.create_task(parts.follow())
     serving = asyncio.create_task(server.run_until_stopped())
     here = Site(parts.gateway, parts.models.default.admitter, fake, server)
     try:
@@ -429,5 +433,7 @@ async def site(
         await here.client.aclose()
         server.stop()
         await serving
+        following.cancel()
+        parts.close()
         encoder.close()
         listener.close()
