@@ -21,6 +21,7 @@ HeadwayError
 ├── ReplicaError                one replica failed, not all       503, carries retry_after_s
 │   ├── ReplicaLost
 │   └── ReplicaNotReady
+├── StoreUnavailable            the database does not answer            503, carries retry_after_s
 ├── InternalError               our own bug, said without details           500
 ├── CorruptBlock                KV in memory is not what was saved: the engine ends
 ├── BadFrame                    bytes between our processes that are no message: dropped
@@ -190,6 +191,17 @@ class ReplicaNotReady(ReplicaError):
     """The engine is still loading, restarting or makes no progress."""
 
     code = "engine_not_ready"
+
+
+class StoreUnavailable(HeadwayError):
+    """The database does not answer now; waiting `retry_after_s` may help."""
+
+    http_status = 503
+    code = "store_unavailable"
+
+    def __init__(self, message: str, retry_after_s: Seconds) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class InternalError(HeadwayError):
