@@ -1,7 +1,7 @@
 """What is asked of the ledger, and what it answers: sums by group, and records by page."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -100,6 +100,13 @@ def name_of_time(unit: str, began: float) -> str:
 def group_of(record: RequestRecord, groups: Iterable[str]) -> tuple[str, ...]:
     """The values of these groups that the record has."""
     return tuple(_value(record, group) for group in groups)
+
+
+def page_of(found: Sequence[RequestRecord], limit: int) -> RecordPage:
+    """A page of `limit` records, out of one more than that if there are more."""
+    records = tuple(found[:limit])
+    after = (records[-1].began, records[-1].id) if len(found) > limit else None
+    return RecordPage(records=records, next=after)
 
 
 def _value(record: RequestRecord, group: str) -> str:

@@ -18,6 +18,7 @@ from headway.core.messages.usage import (
     UsageQuery,
     UsageRow,
     name_of_time,
+    page_of,
 )
 from headway.service.store.database import Database
 from headway.service.store.usage_tables import REQUESTS
@@ -61,8 +62,8 @@ class SqlUsage:
 
         def read(connection: Connection) -> list[UsageRow]:
             found = connection.execute(statement).mappings()
-            rows = [_usage_row(row, groups) for row in found]
-            return [row for row in rows if row.requests]  # without groups, a sum over nothing
+            rows = [_usage_row(row, groups) for row in found if row["requests"]]
+            return sorted(rows, key=lambda row: row.group)  # databases order texts as they like
 
         return self._database.read(read)
 
@@ -131,15 +132,6 @@ GROUPS: Mapping[str, _Group] = {
 }
 
 
-def page_of(found: Sequence[RequestRecord], limit: int) -> RecordPage:
-    """A page of `limit` records, out of one more than that if there are more."""
-    records = tuple(found[:limit])
-    is_last = len(found) <= limit
-    return RecordPage(
-        records=records, next=None if is_last else (records[-1].began, records[-1].id)
-    )
-
-
 def _wanted(
     since: float | None, until: float | None, *, tenant: str | None, model: str | None
 ) -> list[ColumnElement[bool]]:
@@ -177,9 +169,8 @@ def _row(record: RequestRecord) -> dict[str, Any]:
         "hour": int(record.began // HOUR_S),
         "month": began.year * 100 + began.month,
     }
-    for name, size in TEXT_SIZES.items():
-        if len(row[name]) > size:  # a name that a client chose must not cost the record
-            row[name] = row[name][:size]
+    for name, size in TEXT_SIZES.items():  # what a client chose must not cost the record
+        row[name] = row[name].replace("\0", "")[:size]
     return row
 
 

@@ -15,6 +15,7 @@ from headway.core.messages.usage import (
     UsageQuery,
     UsageRow,
     group_of,
+    page_of,
 )
 
 KEPT = 1000
@@ -83,11 +84,7 @@ class MemoryUsage:
             and (query.before is None or (record.began, record.id) < query.before)
         ]
         found.sort(key=lambda record: (record.began, record.id), reverse=True)
-        records = tuple(found[: query.limit])
-        is_last = len(found) <= query.limit
-        return RecordPage(
-            records=records, next=None if is_last else (records[-1].began, records[-1].id)
-        )
+        return page_of(found, query.limit)
 
     def expire(self, before: float, most: int) -> int:
         """Delete up to `most` records of requests that began before that; how many it were."""
