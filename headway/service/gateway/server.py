@@ -86,7 +86,8 @@ class Gateway:
             else:
                 await self._show(exchange, takes_post=bool(generator or tokens))
         except ClientGone:
-            return
+            # The server would complain of a cut answer as long as it has the connection.
+            await exchange.until_gone()
 
     def drain(self) -> None:
         """Take no new requests; those under way go on."""
@@ -163,7 +164,9 @@ class Gateway:
     ) -> None:
         parts = self._parts
         principal = self._keys.check(exchange.headers("authorization"))
+        journey.identify(principal)
         request = self._stamped(await self._read(exchange, generator), principal.tenant)
+        journey.asks(request.user, is_stream=request.stream)
         await journey.enter(principal)
         served = parts.models.find(request.model)
         route = Route(asked=request.model or "", model=served.name)
@@ -226,6 +229,7 @@ class _Sink:
             answer.feed(event, prompt)
             if answer.is_done:
                 body = answer.response()
+                self._journey.answered(answer.usage.completion_tokens)
                 await self._journey.close(Outcome.OK)
                 await self._exchange.answer(200, body)
             return
@@ -233,9 +237,12 @@ class _Sink:
         if answer.failure is not None:
             raise answer.failure
         if answer.is_done:
+            self._journey.answered(answer.usage.completion_tokens)
             await self._journey.close(Outcome.OK)
         if data:
+            self._journey.giving(answer.num_told)
             await self._stream.send(data, is_last=answer.is_done)
+            self._journey.gave()
 
 
 class _NotThisMethod(MethodNotAllowed):
