@@ -11,6 +11,8 @@ HeadwayError
 │   │   └── ModelNotFound       404, code model_not_found
 │   ├── MethodNotAllowed        405
 │   ├── SlowBody                408
+│   ├── Conflict                409, it is there already, or not in the state for that
+│   ├── ClientSilent            408, it had promised heartbeats
 │   ├── BodyTooLarge            413
 │   ├── UnsupportedMedia        415
 │   └── RateLimited             429, carries retry_after_s
@@ -111,6 +113,20 @@ class SlowBody(ClientError):
 
     http_status = 408
     code = "request_timeout"
+
+
+class Conflict(ClientError):
+    """What should be made is there already, or is not in a state in which that can be done."""
+
+    http_status = 409
+    code = "conflict"
+
+
+class ClientSilent(ClientError):
+    """The client had promised to beat and did not: its request was ended."""
+
+    http_status = 408
+    code = "client_silent"
 
 
 class BodyTooLarge(ClientError):

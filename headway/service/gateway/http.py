@@ -34,6 +34,7 @@ class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
+        self.address: str = (scope.get("client") or ("",))[0]  # of the other end of the connection
         self.id = uuid.uuid4().hex  # keys everything inside; unique whatever the client sends
         self._raw_query: bytes = scope["query_string"]
         self._headers: list[Header] = scope["headers"]
