@@ -37,7 +37,7 @@ class NoLedger:
     def gave(self, request_id: str, num_tokens: int, num_unsent: Callable[[], int]) -> None:
         """Not kept."""
 
-    def closed(self, record: RequestRecord) -> None:
+    def closed(self, record: RequestRecord, num_unsent: Callable[[], int]) -> None:
         """Not kept."""
 
     def closes(self, rest: Callable[[], Coroutine[Any, Any, RequestRecord]]) -> None:

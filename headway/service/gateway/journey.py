@@ -48,8 +48,8 @@ class Ledger(Protocol):
         """So many were; `num_unsent` tells the bytes that the kernel has not taken yet."""
         ...
 
-    def closed(self, record: RequestRecord) -> None:
-        """It has ended."""
+    def closed(self, record: RequestRecord, num_unsent: Callable[[], int]) -> None:
+        """It has ended, and the last of its answer is with its connection, or will be at once."""
         ...
 
     def closes(self, rest: Callable[[], Coroutine[Any, Any, RequestRecord]]) -> None:
@@ -189,7 +189,7 @@ class Journey:
         if self.notes.boxes:
             self._books.ledger.closes(lambda: self._heard_out(outcome, error))
         elif self.notes.is_known:
-            self._books.ledger.closed(record)
+            self._books.ledger.closed(record, self._exchange.num_unsent)
         claim, self._claim = self._claim, None
         if claim is not None:
             used = record.prompt_tokens + record.completion_tokens

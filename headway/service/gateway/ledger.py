@@ -28,6 +28,7 @@ from headway.service.store.spool import LEAST_BYTES, Spool
 from headway.service.store.usage_memory import MemoryUsage
 
 FRESH_S = 1.0  # how long a question waits for what has just happened to be in the store
+AGAIN_S = 0.05  # between two looks at connections that are read slowly
 STOP_S = 10.0  # for the last batch at the end of the process
 T = TypeVar("T")
 Rest = Callable[[], Coroutine[Any, Any, RequestRecord]]
@@ -98,7 +99,7 @@ class MemoryLedger:
     def gave(self, request_id: str, num_tokens: int, num_unsent: Callable[[], int]) -> None:
         """As above."""
 
-    def closed(self, record: RequestRecord) -> None:
+    def closed(self, record: RequestRecord, num_unsent: Callable[[], int]) -> None:
         """Keep it."""
         self._store.add([record])
         self._num_written += 1
@@ -121,13 +122,18 @@ class MemoryLedger:
 
 
 class SpoolLedger:
-    """Records through a spool into a store: Ledger and Keeper."""
+    """Records through a spool into a store: Ledger and Keeper.
+
+    What is written to a socket reaches it at the end of the event loop's turn. Progress and ends
+    are therefore noted a turn later: what the spool says was sent, the kernel has.
+    """
 
     def __init__(self, spool: Spool, drain: Drain, store: Records) -> None:
         self._spool = spool
         self._drain = drain
         self._store = store
-        self._given: list[_Given] = []
+        self._noted: list[_Noted] = []
+        self._due: asyncio.Handle | None = None
         self._tasks = LastWords(self)
         self._asking = ThreadPoolExecutor(1, thread_name_prefix="usage")
         drain.start()
@@ -146,14 +152,12 @@ class SpoolLedger:
         self._spool.give(request_id, num_tokens)
 
     def gave(self, request_id: str, num_tokens: int, num_unsent: Callable[[], int]) -> None:
-        """Counted as sent in the loop's next turn: only then has it written to its sockets."""
-        if not self._given:
-            asyncio.get_running_loop().call_soon(self._settle)
-        self._given.append(_Given(request_id, num_tokens, num_unsent))
+        """Counted as sent in the loop's next turn, or when the kernel takes it."""
+        self._note(_Noted(request_id, num_tokens, num_unsent))
 
-    def closed(self, record: RequestRecord) -> None:
-        """It is in the spool on return."""
-        self._spool.closed(record)
+    def closed(self, record: RequestRecord, num_unsent: Callable[[], int]) -> None:
+        """As with `gave`: until then it counts as open."""
+        self._note(_Noted(record.id, 0, num_unsent, record))
 
     def closes(self, rest: Rest) -> None:
         """It will be, once it is complete; until then it stays open."""
@@ -184,26 +188,40 @@ class SpoolLedger:
     async def close(self) -> None:
         """Spool what is known, and wait for the store for a while."""
         await self._tasks.end()
+        self._settle(is_last=True)
         await asyncio.to_thread(self._drain.stop, STOP_S)
         self._asking.shutdown(wait=False)
 
-    def _settle(self) -> None:
-        given, self._given = self._given, []
-        for each in given:
-            if each.num_unsent() == 0:
+    def _note(self, noted: "_Noted") -> None:
+        self._noted.append(noted)
+        if self._due is None:
+            self._due = asyncio.get_running_loop().call_soon(self._settle)
+
+    def _settle(self, *, is_last: bool = False) -> None:
+        """Write what the kernel has taken; a connection that is gone has nothing unsent."""
+        noted, self._noted = self._noted, []
+        for each in noted:
+            if each.num_unsent() and not is_last:
+                self._noted.append(each)
+            elif each.record is not None:
+                self._spool.closed(each.record)
+            else:
                 self._spool.gave(each.request_id, each.num_tokens)
+        loop = asyncio.get_running_loop()
+        self._due = loop.call_later(AGAIN_S, self._settle) if self._noted else None
 
 
-class _Given(NamedTuple):
-    """Tokens that were written to a connection."""
+class _Noted(NamedTuple):
+    """Tokens that were written to a connection, or the end of a request."""
 
     request_id: str
     num_tokens: int
     num_unsent: Callable[[], int]
+    record: RequestRecord | None = None
 
 
 class _Keeps(Protocol):
-    def closed(self, record: RequestRecord) -> None:
+    def closed(self, record: RequestRecord, num_unsent: Callable[[], int]) -> None:
         """Keep it."""
         ...
 
@@ -226,7 +244,7 @@ class LastWords:
         await asyncio.gather(*self._tasks)
 
     async def _keep(self, rest: Rest) -> None:
-        self._ledger.closed(await rest())
+        self._ledger.closed(await rest(), lambda: 0)
 
 
 def open_ledger(

@@ -253,7 +253,7 @@ class _Sink:
             answer.feed(event, prompt)
             if answer.is_done:
                 body = answer.response()
-                self._journey.answered(answer.usage.completion_tokens)
+                self._answered(answer)
                 await self._journey.close(Outcome.OK)
                 await self._exchange.answer(200, body)
             return
@@ -261,12 +261,19 @@ class _Sink:
         if answer.failure is not None:
             raise answer.failure
         if answer.is_done:
-            self._journey.answered(answer.usage.completion_tokens)
+            self._answered(answer)
             await self._journey.close(Outcome.OK)
-        if data:
+        elif data:
             self._journey.giving(answer.num_told)
+        if data:
             await self._stream.send(data, is_last=answer.is_done)
             self._journey.gave()
+
+    def _answered(self, answer: Answer) -> None:
+        """All of it is about to leave, and its usage is what it says itself."""
+        num_tokens = answer.usage.completion_tokens
+        self._journey.giving(num_tokens)
+        self._journey.answered(num_tokens)
 
 
 class _NotThisMethod(MethodNotAllowed):
