@@ -19,7 +19,7 @@ from headway.core.messages.record import RequestRecord, Route
 from headway.core.tenancy.limits import Claim, Denied, Granted, LimitKind, LimitStore
 from headway.core.tenancy.tenant import Principal, SloClass
 from headway.service.gateway.http import Exchange
-from headway.service.gateway.meter import Meter, RequestMeter, outcome_of
+from headway.service.gateway.meter import Meter, RequestMeter
 from headway.service.gateway.notes import ITS_OWN, Notes, billed, hash_of_user
 from headway.service.wire.transport import Mailbox
 
@@ -182,19 +182,24 @@ class Journey:
         if error is None:
             self.meter.close(outcome, self._exchange.shown_id)
         else:
-            self.meter.fail(error, self._exchange.shown_id)
-        outcome = outcome if error is None else outcome_of(error)
+            outcome = self.meter.fail(error, self._exchange.shown_id)
         self.notes.took_s = max(0.0, self._books.wall_clock() - self._began)
         record = self._record(outcome, error)
+        claim, self._claim = self._claim, None
+        try:
+            if claim is not None:
+                used = record.prompt_tokens + record.completion_tokens
+                now = self._books.wall_clock()
+                await _to_the_end(self._books.limits.settle(claim, used, record.cost, now))
+        finally:  # last, so that nothing is waited for between this and the answer's last bytes
+            self._keep(record, outcome, error)
+
+    def _keep(self, record: RequestRecord, outcome: Outcome, error: HeadwayError | None) -> None:
+        """The ledger's, now or once the engine has told the rest."""
         if self.notes.boxes:
             self._books.ledger.closes(lambda: self._heard_out(outcome, error))
         elif self.notes.is_known:
             self._books.ledger.closed(record, self._exchange.num_unsent)
-        claim, self._claim = self._claim, None
-        if claim is not None:
-            used = record.prompt_tokens + record.completion_tokens
-            settled = self._books.limits.settle(claim, used, record.cost, self._books.wall_clock())
-            await _to_the_end(settled)
 
     def _check(self, answer: Granted | Denied) -> None:
         """Raise RateLimited for a denial."""

@@ -187,12 +187,13 @@ class RequestMeter:
             ),
         )
 
-    def fail(self, error: HeadwayError, shown_id: str) -> None:
+    def fail(self, error: HeadwayError, shown_id: str) -> Outcome:
         """The request ended with this error; what had been taken was not rejected."""
         outcome = outcome_of(error)
         if outcome is Outcome.REJECTED_SHUTTING_DOWN and self._parts:
             outcome = Outcome.ERROR
         self.close(outcome, shown_id)
+        return outcome
 
     def close(self, outcome: Outcome, shown_id: str) -> None:
         """The request ended; only the first call counts."""
