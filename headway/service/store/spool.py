@@ -68,6 +68,7 @@ class Spool:
         self.beside: deque[RequestRecord] = deque()  # closed while the spool took nothing
         self.num_dropped = 0
         self.num_errors = 0
+        self._full_at = 0  # size of the file at which the next one begins
         self._file = self._begin(1)
 
     @property
@@ -178,7 +179,7 @@ class Spool:
         with self._guard:
             number = max(self._sizes)
             size = self._sizes[number]
-        if size >= self._segment_bytes:
+        if size >= self._full_at:
             file = self._begin(number + 1)
             os.close(self._file)
             self._file = file
@@ -200,6 +201,7 @@ class Spool:
             raise
         with self._guard:
             self._sizes[number] = len(carried)
+        self._full_at = len(carried) + self._segment_bytes
         return file
 
     def _path(self, number: int) -> Path:
