@@ -35,6 +35,7 @@ class Late(NamedTuple):
 
 
 LATE: Mapping[str, Late] = {
+    "admin": Late("tenants, keys and the audit log", "headway.app.admin"),
     "config": Late("check a configuration file", "headway.app.config"),
 }
 # Keys of those that `warmup` takes.

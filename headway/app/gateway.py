@@ -19,6 +19,7 @@ from headway.app.fleet import OpenedModel, about, check_names, fitted, opened
 from headway.app.model_source import locate
 from headway.app.settings import Settings
 from headway.app.settle import give_back
+from headway.app.stores import Stores, access_of, open_stores
 from headway.core.base.errors import StartError
 from headway.core.messages.health import LoadProgress, ReplicaHello, StepReport
 from headway.core.text.tokenizer import Tokenizer
@@ -53,6 +54,7 @@ class Opened(NamedTuple):
     listener: socket.socket
     models: list[OpenedModel]
     progress: ConsoleProgress
+    stores: Stores = Stores()
 
 
 def serve(models: Sequence[Settings]) -> int:
@@ -67,14 +69,16 @@ def serve(models: Sequence[Settings]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     settings = msgspec.structs.replace(settings, gateway=fit_connections(settings.gateway))
     listener = bind(settings.gateway)
-    progress = ConsoleProgress()
+    progress, stores = ConsoleProgress(), Stores()
     try:
-        found = Opened(settings, listener, open_all(models, progress), progress)
+        stores = open_stores(settings)
+        found = Opened(settings, listener, open_all(models, progress), progress, stores)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(found))
     finally:
         progress.close()
         listener.close()
+        stores.close()
 
 
 def open_all(models: Sequence[Settings], progress: ConsoleProgress) -> list[OpenedModel]:
@@ -194,7 +198,12 @@ class _Process:
             # The engines' processes start meanwhile; the thread leaves the loop to them.
             encoders = await asyncio.to_thread(self._make_encoders)
             try:
-                await self._serve(self._assemble(encoders))
+                parts = self._assemble(encoders)
+                try:
+                    await parts.load()
+                    await self._serve(parts)
+                finally:
+                    parts.close()
             finally:
                 for encoder in encoders:
                     encoder.close()
@@ -205,7 +214,7 @@ class _Process:
     async def _serve(self, parts: Assembled) -> None:
         server = HttpServer(parts.gateway, self._opened.settings.gateway, self._opened.listener)
         http = asyncio.create_task(server.run_until_stopped())
-        ticks = asyncio.create_task(_tick(parts.models))
+        ticks = [asyncio.create_task(_tick(parts.models)), asyncio.create_task(parts.follow())]
         try:
             if await self._first_of(self._wait_ready(), http):
                 give_back()
@@ -213,7 +222,8 @@ class _Process:
                 await self._first_of(asyncio.Event().wait(), http)
             await self._drain(parts.gateway)
         finally:
-            ticks.cancel()
+            for task in ticks:
+                task.cancel()
             server.stop()
             await self._end_engines()
             await asyncio.wait((http,), timeout=2 * CLOSE_S)
@@ -305,6 +315,7 @@ class _Process:
                 models=models,
                 clock=self._clock,
                 version=__version__,
+                access=access_of(settings, self._opened.stores),
             )
         )
 

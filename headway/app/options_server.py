@@ -24,6 +24,22 @@ SERVER_OPTIONS: tuple[Option, ...] = (
         takes_many=True,
     ),
     Option(
+        "admin-key",
+        "gateway",
+        secrets,
+        "Keys of the operator for /admin, 16 characters or more; with one, /v1 needs a key too",
+        default="none: no /admin",
+        takes_many=True,
+    ),
+    Option(
+        "database-url",
+        "store",
+        text,
+        "Database of tenants, keys and the ledger: sqlite:///FILE or postgresql://...",
+        default="headway.db in --data-dir; without that, memory",
+    ),
+    Option("data-dir", "store", text, "Folder of what the server keeps", default="none"),
+    Option(
         "slo-ttft",
         "gateway",
         targets,

@@ -17,12 +17,15 @@ from headway.core.base.model_card import ModelCard
 from headway.core.engine.settings import EngineSettings
 from headway.core.fleet.residency import ResidencySettings
 from headway.service.control.health import SupervisorSettings
+from headway.service.gateway.jwt_settings import JwtSettings
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.openai.limits import ApiLimits
+from headway.service.store.settings import StoreSettings
 from headway.service.wire.spec import ReplicaSpec
 
 # Kubernetes puts such variables into every pod beside a service named "headway".
 SERVICE_LINK = re.compile(r"HEADWAY_(.+_)?(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP)(_.*)?)?)")
+JWT = "jwt"  # key of a section in a file
 OTHER_VARIABLES = frozenset({"HEADWAY_CONFIG"})
 OTHER_PREFIXES = ("HEADWAY_TEST_", "HEADWAY_BENCH_")
 
@@ -44,6 +47,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     gateway: GatewaySettings = GatewaySettings()
     limits: ApiLimits = ApiLimits()
     supervisor: SupervisorSettings = SupervisorSettings()
+    store: StoreSettings = StoreSettings()
+    jwt: JwtSettings | None = None  # a section of the file
 
 
 STRUCTS: Mapping[str, type[msgspec.Struct]] = {
@@ -55,6 +60,7 @@ STRUCTS: Mapping[str, type[msgspec.Struct]] = {
     "gateway": GatewaySettings,
     "limits": ApiLimits,
     "supervisor": SupervisorSettings,
+    "store": StoreSettings,
 }
 
 
@@ -93,6 +99,7 @@ def merge_models(
             raise InvalidSetting(
                 document.where("model"), f"stands beside {MODELS}; put it into that list"
             )
+    jwt = document.convert(JWT, JwtSettings) if JWT in content else None
     values = _from_file(document)
     values |= _from_environment(environment)
     for key, raw in flags.items():
@@ -107,7 +114,8 @@ def merge_models(
         raise InvalidSetting(
             "served_model_name", "names one model, and there are several; give each its own"
         )
-    return tuple(_build(values | entry) for entry in entries or [{}])
+    trees = [_build(values | entry) for entry in entries or [{}]]
+    return tuple(msgspec.structs.replace(tree, jwt=jwt) for tree in trees)
 
 
 def _named(flags: Mapping[str, object], environment: Mapping[str, str]) -> list[Values]:

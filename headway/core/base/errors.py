@@ -107,6 +107,11 @@ class MethodNotAllowed(ClientError):
     http_status = 405
     code = "method_not_allowed"
 
+    def __init__(self, message: str, *, allowed: str = "") -> None:
+        """`allowed` are the methods that there are, as the header Allow has them."""
+        super().__init__(message)
+        self.allowed = allowed
+
 
 class SlowBody(ClientError):
     """The body did not arrive within the limit."""

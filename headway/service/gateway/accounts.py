@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol, TypeVar
 
-from headway.core.base.errors import StoreUnavailable, Unauthorized
+from headway.core.base.errors import StartError, StoreUnavailable, Unauthorized
 from headway.core.tenancy.account import KeyRecord, TenantRecord, fault_of, read_key
 from headway.core.tenancy.account_metrics import ACCOUNTS_AGE
 from headway.core.tenancy.book import AccountStore, Book, Snapshot, snapshot
@@ -55,7 +55,7 @@ class _Known:
 
 
 class Accounts:
-    """Tenants and keys of a store; `refresh` before the first check, `follow` from then on."""
+    """Tenants and keys of a store; `load` before the first check, `follow` from then on."""
 
     def __init__(
         self,
@@ -112,6 +112,13 @@ class Accounts:
         result = await self._call(lambda: self._store.edit(work))
         await self.refresh()
         return result
+
+    async def load(self) -> None:
+        """Before the first check; raises StartError."""
+        try:
+            await self.refresh()
+        except StoreUnavailable as error:
+            raise StartError(f"tenants and keys cannot be read: {error.message}") from error
 
     async def refresh(self) -> None:
         """Take over what has changed; raises StoreUnavailable."""

@@ -156,7 +156,7 @@ class AccountPages:
 
     async def _audit(self, call: AdminCall) -> Page:
         query = AuditQuery(
-            tenant=call.exchange.query("tenant"),
+            tenant=call.query("tenant"),
             before=_whole(call, "before", None, 2**63 - 1),
             limit=_whole(call, "limit", 100, MAX_AUDIT) or 100,
         )
@@ -187,11 +187,19 @@ async def _new_key() -> NewKey:
 
 
 async def _read(call: AdminCall, kind: type[T]) -> T:
-    return convert(decode_object(await call.body()), kind)
+    """The body; raises InvalidRequest, also for a field that is not known."""
+    given = decode_object(await call.body() or b"{}")
+    known = {field.encode_name for field in msgspec.structs.fields(kind)}  # type: ignore[arg-type]
+    if unknown := set(given) - known:
+        name = min(unknown)
+        raise InvalidRequest(
+            f"There is no field {name[:80]!r}; there are {', '.join(sorted(known))}.", param=name
+        )
+    return convert(given, kind)
 
 
 def _whole(call: AdminCall, name: str, default: int | None, most: int) -> int | None:
-    text = call.exchange.query(name)
+    text = call.query(name)
     if text is None:
         return default
     if not (text.isascii() and text.isdigit() and len(text) < 20 and 1 <= int(text) <= most):

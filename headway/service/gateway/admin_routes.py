@@ -17,15 +17,12 @@ BODY_S = 10.0
 
 
 class AdminCall(NamedTuple):
-    """One call whose admin key was right."""
+    """One call of somebody who may make it: over HTTP, or of the command line on the database."""
 
-    exchange: Exchange
-    who: str
+    who: str  # as the audit log names them
     values: tuple[str, ...]  # what stands in place of the path's {names}, in order
-
-    async def body(self) -> bytes:
-        """The request's body; "{}" for none."""
-        return await self.exchange.body(MAX_BODY_BYTES, BODY_S) or b"{}"
+    query: Callable[[str], str | None]  # a parameter's value
+    body: Callable[[], Awaitable[bytes]]  # b"" for none
 
 
 AdminHandler = Callable[[AdminCall], Awaitable[Page]]
@@ -39,15 +36,36 @@ class AdminRoute(NamedTuple):
     handler: AdminHandler
 
 
-class AdminRoutes:
-    """All calls under /admin. Without a key there is no such object, and no such path."""
+class RouteTable:
+    """Finds the handler of a call."""
 
-    def __init__(
-        self, keys: AdminKeys, routes: Sequence[AdminRoute], refused: Callable[[], None]
-    ) -> None:
+    def __init__(self, routes: Sequence[AdminRoute]) -> None:
+        self._routes = [(route, route.path.split("/")) for route in routes]
+
+    async def call(self, method: str, path: str, call: AdminCall) -> Page:
+        """The page of what is at that path; raises NotFound, MethodNotAllowed and its errors."""
+        segments = path.split("/")
+        fits = {route.method: route for route, parts in self._routes if _fits(parts, segments)}
+        if not fits:
+            raise NotFound("There is nothing at this path; see /openapi.json.")
+        route = fits.get(method)
+        if route is None:
+            allowed = ", ".join(sorted(fits))
+            raise MethodNotAllowed(f"{method} is not allowed here; use {allowed}.", allowed=allowed)
+        parts = route.path.split("/")
+        values = tuple(
+            given for part, given in zip(parts, segments, strict=True) if part.startswith("{")
+        )
+        return await route.handler(call._replace(values=values))
+
+
+class AdminRoutes:
+    """All of /admin. Without a key there is no such object, and no such path."""
+
+    def __init__(self, keys: AdminKeys, table: RouteTable, refused: Callable[[], None]) -> None:
         """`refused` counts requests without the right key."""
         self._keys = keys
-        self._routes = [(route, route.path.split("/")) for route in routes]
+        self._table = table
         self._refused = refused
 
     @staticmethod
@@ -66,26 +84,16 @@ class AdminRoutes:
                 extra={"request_id": exchange.shown_id, "address": exchange.address},
             )
             raise
-        segments = exchange.path.split("/")
-        fits = [route for route, parts in self._routes if _fits(parts, segments)]
-        if not fits:
-            raise NotFound("There is nothing at this path; see /openapi.json.")
-        for route in fits:
-            if route.method == exchange.method:
-                values = _values(route.path.split("/"), segments)
-                return await route.handler(AdminCall(exchange, who, values))
-        allowed = ", ".join(sorted(route.method for route in fits))
-        raise MethodNotAllowed(f"{exchange.method} is not allowed here; use {allowed}.")
+
+        async def body() -> bytes:
+            return await exchange.body(MAX_BODY_BYTES, BODY_S)
+
+        call = AdminCall(who, (), exchange.query, body)
+        return await self._table.call(exchange.method, exchange.path, call)
 
 
 def _fits(parts: Sequence[str], segments: Sequence[str]) -> bool:
     return len(parts) == len(segments) and all(
-        part == segment or (part.startswith("{") and segment)
+        part == segment or (part.startswith("{") and segment != "")
         for part, segment in zip(parts, segments, strict=True)
-    )
-
-
-def _values(parts: Sequence[str], segments: Sequence[str]) -> tuple[str, ...]:
-    return tuple(
-        segment for part, segment in zip(parts, segments, strict=True) if part.startswith("{")
     )

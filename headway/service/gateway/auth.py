@@ -2,7 +2,7 @@
 
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from headway.core.base.errors import Unauthorized
@@ -10,6 +10,9 @@ from headway.core.tenancy.tenant import Principal, Tenant
 
 NEEDED = "An API key is needed: send one header 'Authorization: Bearer <key>'."
 UNKNOWN = "The API key is not known to this server."
+
+
+FindTenant = Callable[[str], Tenant | None]  # None: no such tenant, or it is disabled
 
 
 class KeySource(Protocol):
@@ -22,6 +25,18 @@ class KeySource(Protocol):
 
     async def check(self, token: str) -> Principal | None:
         """Whose it is; None if it has not the form of this kind. Raises Unauthorized."""
+        ...
+
+
+class TokenSource(KeySource, Protocol):
+    """One whose keys are read from elsewhere."""
+
+    async def load(self) -> None:
+        """Before the first check; raises InvalidSetting."""
+        ...
+
+    async def follow(self) -> None:
+        """Keep up with changes, for ever."""
         ...
 
 

@@ -16,7 +16,8 @@ import msgspec
 
 from headway.core.base.errors import InvalidSetting, StoreUnavailable, Unauthorized
 from headway.core.base.units import Seconds
-from headway.core.tenancy.tenant import Principal, Tenant
+from headway.core.tenancy.tenant import Principal
+from headway.service.gateway.auth import FindTenant
 from headway.service.gateway.jwt_settings import JwtSettings, check
 
 log = logging.getLogger(__name__)
@@ -30,8 +31,6 @@ MAX_REMEMBERED = 4096
 RETRY = Seconds(5.0)
 ASYMMETRIC = frozenset({"RSA", "EC", "OKP"})
 REFUSED = "The token is not good here: {}."
-
-FindTenant = Callable[[str], Tenant | None]  # None: no such tenant, or it is disabled
 
 
 class _Checked(NamedTuple):

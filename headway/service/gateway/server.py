@@ -20,7 +20,8 @@ from headway.core.base.metrics import Outcome
 from headway.core.base.units import Seconds
 from headway.core.messages.path import Event
 from headway.core.messages.record import Route
-from headway.core.tenancy.tenant import Tenant, lowered, read_targets, read_tenants
+from headway.core.tenancy.tenant import Principal, Tenant, lowered, read_targets
+from headway.service.gateway.admin_routes import AdminRoutes
 from headway.service.gateway.auth import KeyRing
 from headway.service.gateway.encode import off_loop
 from headway.service.gateway.flights import Flights
@@ -59,6 +60,8 @@ class Parts(NamedTuple):
     token_pages: TokenPages
     fingerprint: str  # of this build and model, for `system_fingerprint`
     books: Books
+    keys: KeyRing
+    admin: AdminRoutes | None = None  # None: there is no /admin
 
 
 class Gateway:
@@ -68,7 +71,6 @@ class Gateway:
         self._parts = parts
         self._wall_clock = wall_clock
         settings = parts.settings
-        self._keys = KeyRing(settings.api_key, read_tenants(settings.tenant))
         # Without tenants or targets nobody was promised anything, and nobody is refused for it.
         has_promises = bool(settings.tenant or settings.slo_ttft)
         self._targets = read_targets(settings.slo_ttft) if has_promises else {}
@@ -82,7 +84,9 @@ class Gateway:
         generator = GENERATORS.get(exchange.path)
         tokens = self._parts.token_pages.by_path.get(exchange.path)
         try:
-            if generator is not None and exchange.method == "POST":
+            if self._parts.admin is not None and AdminRoutes.owns(exchange.path):
+                await self._answer_page(exchange, self._parts.admin.answer(exchange))
+            elif generator is not None and exchange.method == "POST":
                 await self._generate(exchange, generator)
             elif tokens is not None and exchange.method == "POST":
                 await self._tell(exchange, tokens)
@@ -117,23 +121,25 @@ class Gateway:
             if page is None and not takes_post:
                 raise NotFound("There is nothing at this path; see /docs.")
             if page is None or exchange.method not in READS:
-                raise _NotThisMethod(exchange.method, "POST" if takes_post else "GET")
-            self._check_key(exchange)
-            return page(exchange)
+                allowed = "POST" if takes_post else "GET"
+                raise MethodNotAllowed(
+                    f"{exchange.method} is not allowed here; use {allowed}.", allowed=allowed
+                )
+            return page(exchange, await self._allowed(exchange))
 
         await self._answer_page(exchange, shown())
 
     async def _tell(self, exchange: Exchange, answer: Answers) -> None:
         async def told() -> Page:
-            self._check_key(exchange)
+            allowed = await self._allowed(exchange)
             settings = self._parts.settings
             body = await exchange.body(settings.max_body_bytes, settings.body_timeout)
-            return Page(200, await answer(body))
+            return Page(200, await answer(body, allowed))
 
         await self._answer_page(exchange, told())
 
     async def _beaten(self, exchange: Exchange) -> Page:
-        return self._beats.beat(exchange, self._keys.check(exchange.headers("authorization")))
+        return self._beats.beat(exchange, await self._principal(exchange))
 
     async def _answer_page(self, exchange: Exchange, page: Awaitable[Page]) -> None:
         """Send a page that is whole, or why there is none."""
@@ -171,12 +177,12 @@ class Gateway:
         self, exchange: Exchange, generator: Generator, stream: SseStream, journey: Journey
     ) -> None:
         parts = self._parts
-        principal = self._keys.check(exchange.headers("authorization"))
+        principal = await self._principal(exchange)
         journey.identify(principal)
         request = self._stamped(await self._read(exchange, generator), principal.tenant)
         journey.asks(request.user, is_stream=request.stream)
         await journey.enter(principal)
-        served = parts.models.find(request.model)
+        served = parts.models.find(request.model, principal.tenant.models)
         route = Route(asked=request.model or "", model=served.name)
         journey.routed(route, served.meter, request.asker.slo_class)
         with self._beats.watched(exchange, principal) as beside:
@@ -229,10 +235,15 @@ class Gateway:
         asker = Asker(tenant=tenant, slo_class=slo_class, first_token_budget_s=budget)
         return msgspec.structs.replace(request, asker=asker)
 
-    def _check_key(self, exchange: Exchange) -> None:
+    async def _principal(self, exchange: Exchange) -> Principal:
+        return await self._parts.keys.check(exchange.headers("authorization"))
+
+    async def _allowed(self, exchange: Exchange) -> tuple[str, ...]:
+        """Names of the models that the caller may use; empty: all. Raises Unauthorized."""
         path = exchange.path
         if path.startswith(PROTECTED) or path in self._parts.token_pages.by_path:
-            self._keys.check(exchange.headers("authorization"))
+            return (await self._principal(exchange)).tenant.models
+        return ()
 
 
 class _Sink:
@@ -276,14 +287,6 @@ class _Sink:
         self._journey.answered(num_tokens)
 
 
-class _NotThisMethod(MethodNotAllowed):
-    """Carries what goes into the Allow header."""
-
-    def __init__(self, method: str, allowed: str) -> None:
-        super().__init__(f"{method} is not allowed here; use {allowed}.")
-        self.allowed = allowed
-
-
 async def _fail(exchange: Exchange, stream: SseStream, error: HeadwayError) -> None:
     """Tell the client: as a plain answer, or as the last event of a stream that has begun."""
     if stream.has_begun:
@@ -303,6 +306,6 @@ async def _refuse(exchange: Exchange, error: HeadwayError) -> None:
     ]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    if isinstance(error, _NotThisMethod):
+    if isinstance(error, MethodNotAllowed):
         headers.append((b"allow", error.allowed.encode("ascii")))
     await exchange.answer(status, body, headers=headers)
