@@ -1,8 +1,6 @@
 """`headway explain`: what happened to one request, and why."""
 
 import argparse
-import os
-from urllib.parse import quote
 
 import msgspec
 
@@ -26,7 +24,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def _from_database(chosen: argparse.Namespace) -> Explanation:
-    with open_usage(chosen.database_url or os.environ.get("HEADWAY_DATABASE_URL")) as store:
+    with open_usage(chosen) as store:
         record = store.find(chosen.request_id)
     if record is None:
         raise StartError(f"no request {chosen.request_id!r} is recorded")
@@ -34,8 +32,8 @@ def _from_database(chosen: argparse.Namespace) -> Explanation:
 
 
 def _from_server(chosen: argparse.Namespace) -> Explanation:
-    body = asked_server(chosen, f"/admin/requests/{quote(chosen.request_id, safe='')}", {})
+    answer = asked_server(chosen, f"/admin/requests/{chosen.request_id}", {})
     try:
-        return msgspec.json.decode(body, type=Explanation)
+        return msgspec.convert(answer, Explanation)
     except msgspec.MsgspecError as error:
         raise StartError(f"{chosen.url} answered with something else: {error}") from None

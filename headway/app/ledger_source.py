@@ -4,35 +4,34 @@ import argparse
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
-import httpx
-import msgspec
-
+from headway.app.admin_desk import HttpDesk, Refused
+from headway.app.settings import Settings, merge_models
 from headway.core.base.errors import InvalidSetting, StartError, StoreUnavailable
 from headway.service.store.database import open_database
+from headway.service.store.settings import url_of
 from headway.service.store.usage import SqlUsage
-
-TIMEOUT_S = 30.0
-ADMIN_KEY = "HEADWAY_ADMIN_KEY"
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
-    """Declare where to read."""
-    parser.add_argument(
-        "--database-url", metavar="URL", help="database to read [HEADWAY_DATABASE_URL]"
-    )
-    parser.add_argument("--url", help="server to ask instead, such as http://127.0.0.1:8000")
-    parser.add_argument(
-        "--admin-key", metavar="KEY", help=f"key for the server's /admin [{ADMIN_KEY}]"
-    )
+    """Declare where to read, as `headway admin` has it."""
+    place = parser.add_argument_group("where", "the database, as headway serve has it, or a server")
+    place.add_argument("--database-url", help="[HEADWAY_DATABASE_URL]")
+    place.add_argument("--data-dir", help="[HEADWAY_DATA_DIR]")
+    place.add_argument("--config", metavar="FILE", help="TOML or YAML file [HEADWAY_CONFIG]")
+    place.add_argument("--url", help="a running server, in place of its database")
+    place.add_argument("--admin-key", metavar="KEY", help="for --url [HEADWAY_ADMIN_KEY]")
 
 
 @contextmanager
-def open_usage(url: str | None) -> Iterator[SqlUsage]:
+def open_usage(chosen: argparse.Namespace) -> Iterator[SqlUsage]:
     """The database's records; raises StartError."""
-    if not url:
-        raise InvalidSetting(
-            "--database-url", "is needed, or --url of a server; without either there is no ledger"
+    url = url_of(_settings(chosen).store)
+    if url is None:
+        raise StartError(
+            "no database: give --database-url or --data-dir as to headway serve, or --url "
+            "and --admin-key of a running server"
         )
     database = open_database(url)
     try:
@@ -43,22 +42,23 @@ def open_usage(url: str | None) -> Iterator[SqlUsage]:
         database.close()
 
 
-def asked_server(chosen: argparse.Namespace, path: str, query: Mapping[str, str]) -> bytes:
-    """The body of a server's answer; raises StartError with what it said."""
-    key = chosen.admin_key or os.environ.get(ADMIN_KEY, "")
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    url = chosen.url.rstrip("/") + path
+def asked_server(chosen: argparse.Namespace, path: str, query: Mapping[str, str]) -> Any:
+    """What a server answers; raises StartError with what it said instead."""
+    keys = _settings(chosen).gateway.admin_key
+    if not keys:
+        raise InvalidSetting("--admin-key", "is needed for --url (or HEADWAY_ADMIN_KEY)")
     try:
-        answer = httpx.get(url, params=dict(query), headers=headers, timeout=TIMEOUT_S)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise StartError(f"{chosen.url} cannot be asked: {error}") from None
-    if answer.status_code != 200:
-        raise StartError(f"{chosen.url} answered {answer.status_code}: {_reason(answer)}")
-    return answer.content
+        return HttpDesk(chosen.url, keys[0]).call("GET", path, query=query)
+    except Refused as error:
+        raise StartError(str(error)) from None
 
 
-def _reason(answer: httpx.Response) -> str:
-    try:
-        return str(msgspec.json.decode(answer.content)["error"]["message"])
-    except (msgspec.MsgspecError, KeyError, TypeError):
-        return answer.reason_phrase
+def _settings(chosen: argparse.Namespace) -> Settings:
+    places: dict[str, object] = {
+        name: value
+        for name in ("database_url", "data_dir")
+        if (value := getattr(chosen, name)) is not None
+    }
+    if chosen.admin_key is not None:
+        places["admin_key"] = [chosen.admin_key]
+    return merge_models(places, os.environ, chosen.config)[0]

@@ -1,7 +1,6 @@
 """`headway usage`: what was used, by whom and when, from the database or from a server."""
 
 import argparse
-import os
 import sys
 
 import msgspec
@@ -74,7 +73,7 @@ def _query(chosen: argparse.Namespace) -> UsageQuery:
 
 
 def _from_database(chosen: argparse.Namespace, query: UsageQuery) -> list[UsageRow]:
-    with open_usage(chosen.database_url or os.environ.get("HEADWAY_DATABASE_URL")) as store:
+    with open_usage(chosen) as store:
         return store.usage(query)
 
 
@@ -88,9 +87,9 @@ def _from_server(chosen: argparse.Namespace, query: UsageQuery) -> list[UsageRow
         "model": query.model,
     }
     asked = {name: str(value) for name, value in given.items() if value is not None}
-    body = asked_server(chosen, "/admin/usage", asked)
+    answer = asked_server(chosen, "/admin/usage", asked)
     try:
-        found = msgspec.json.decode(body, type=UsageList)
+        found = msgspec.convert(answer, UsageList)
         return [
             msgspec.convert(
                 {"group": [row[name] for name in query.group_by]}

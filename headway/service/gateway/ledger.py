@@ -9,9 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-import msgspec
-
-from headway.core.base.errors import InvalidSetting, StartError
+from headway.core.base.errors import StartError
 from headway.core.messages.record import RequestRecord
 from headway.core.tenancy.ledger_metrics import (
     LEDGER_DAMAGED,
@@ -24,7 +22,8 @@ from headway.core.tenancy.ledger_metrics import (
 from headway.service.gateway.journey import Ledger, Pricing
 from headway.service.observe.prometheus import Sample
 from headway.service.store.drain import Drain, DrainNeeds, Records
-from headway.service.store.spool import LEAST_BYTES, Spool
+from headway.service.store.ledger_settings import LedgerSettings
+from headway.service.store.spool import Spool
 from headway.service.store.usage_memory import MemoryUsage
 
 FRESH_S = 1.0  # how long a question waits for what has just happened to be in the store
@@ -32,25 +31,6 @@ AGAIN_S = 0.05  # between two looks at connections that are read slowly
 STOP_S = 10.0  # for the last batch at the end of the process
 T = TypeVar("T")
 Rest = Callable[[], Coroutine[Any, Any, RequestRecord]]
-
-
-class LedgerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an operator may set about the ledger."""
-
-    retention_days: float | None = None  # of records in the database; None: for ever
-    spool_bytes: int = 256 * 1024 * 1024  # most of the spool while the database is away
-
-
-def check(settings: LedgerSettings) -> None:
-    """Raise InvalidSetting for what cannot be."""
-    if settings.retention_days is not None and settings.retention_days <= 0:
-        raise InvalidSetting(
-            "ledger.retention_days", f"must be above 0 days, got {settings.retention_days:g}"
-        )
-    if settings.spool_bytes < LEAST_BYTES:
-        raise InvalidSetting(
-            "ledger.spool_bytes", f"must be at least {LEAST_BYTES}, got {settings.spool_bytes}"
-        )
 
 
 class Keeper(Protocol):
@@ -248,13 +228,12 @@ class LastWords:
 
 
 def open_ledger(
-    settings: LedgerSettings, store: Records, data_dir: Path, name: str, pricing: Pricing
+    settings: LedgerSettings, store: Records, root: Path, name: str, pricing: Pricing
 ) -> SpoolLedger:
-    """A ledger that writes to `store`, its spool in the data directory; raises StartError.
+    """A ledger that writes to `store`, through a spool of its own in `root`; raises StartError.
 
-    Other gateways of this host may use the same directory at the same time.
+    Other gateways of this host may use the same folder at the same time.
     """
-    root = data_dir / "spool"
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         spool = Spool(root / instance_name(name), settings.spool_bytes)

@@ -26,7 +26,6 @@ from headway.service.store.frames import frame, frames
 from headway.service.store.slots import Progress, Slots, read_progress
 
 SEGMENT_BYTES = 4 * 1024 * 1024
-LEAST_BYTES = 1024 * 1024  # of a whole spool
 MOST_BESIDE = 5000  # records kept in memory while the spool takes none
 SUFFIX = ".log"
 OPENED, CLOSED = b"o", b"c"

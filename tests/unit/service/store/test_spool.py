@@ -10,7 +10,6 @@ from headway.service.store import spool as spool_module
 from headway.service.store.frames import frame
 from headway.service.store.slots import Progress
 from headway.service.store.spool import (
-    LEAST_BYTES,
     MOST_BESIDE,
     Position,
     Spool,
@@ -21,9 +20,10 @@ from headway.service.store.spool import (
 from tests.unit.service.store.records import record
 
 SEGMENT = 4096
+ENOUGH = 1024 * 1024
 
 
-def opened(folder: Path, max_bytes: int = LEAST_BYTES) -> Spool:
+def opened(folder: Path, max_bytes: int = ENOUGH) -> Spool:
     return Spool(folder, max_bytes, SEGMENT)
 
 
