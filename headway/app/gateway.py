@@ -203,22 +203,29 @@ class _Process:
         try:
             # The engines' processes start meanwhile; the thread leaves the loop to them.
             encoders = await asyncio.to_thread(self._make_encoders)
-            keeper = keeper_of(self._opened.settings, self._opened.stores, self._name, self._prices)
             try:
-                parts = self._assemble(encoders, keeper)
-                try:
-                    await parts.load()
-                    await self._serve(parts)
-                finally:
-                    parts.close()
+                await self._serve_with(encoders)
             finally:
-                if keeper is not None:
-                    await keeper.close()
                 for encoder in encoders:
                     encoder.close()
         finally:
             await self._end_engines()
         return 0
+
+    async def _serve_with(self, encoders: Sequence[Encoder]) -> None:
+        """Put the gateway together, serve, and keep what is still to be kept."""
+        opened = self._opened
+        keeper = keeper_of(opened.settings, opened.stores, self._name, self._prices)
+        try:
+            parts = self._assemble(encoders, keeper)
+            try:
+                await parts.load()
+                await self._serve(parts)
+            finally:
+                parts.close()
+        finally:
+            if keeper is not None:
+                await keeper.close()
 
     async def _serve(self, parts: Assembled) -> None:
         server = HttpServer(parts.gateway, self._opened.settings.gateway, self._opened.listener)
