@@ -33,7 +33,14 @@ from headway.service.gateway.encode import Encoder
 from headway.service.gateway.gauges import EngineTotals
 from headway.service.gateway.journey import Books
 from headway.service.gateway.ledger import Keeper
-from headway.service.gateway.lifecycle import CLOSE_S, HttpServer, StopSignals, bind, url_of
+from headway.service.gateway.lifecycle import (
+    CLOSE_S,
+    HttpServer,
+    StopSignals,
+    bind,
+    bind_admin,
+    url_of,
+)
 from headway.service.gateway.model import ServedModel
 from headway.service.gateway.models import Models
 from headway.service.gateway.server import Gateway
@@ -59,6 +66,7 @@ class Opened(NamedTuple):
     models: list[OpenedModel]
     progress: ConsoleProgress
     stores: Stores = Stores()
+    admin_listener: socket.socket | None = None  # None: /admin is on the other one, or not at all
 
 
 def serve(models: Sequence[Settings]) -> int:
@@ -73,15 +81,19 @@ def serve(models: Sequence[Settings]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     settings = msgspec.structs.replace(settings, gateway=fit_connections(settings.gateway))
     listener = bind(settings.gateway)
-    progress, stores = ConsoleProgress(), Stores()
+    progress, stores, admin_listener = ConsoleProgress(), Stores(), None
     try:
+        admin_listener = bind_admin(settings.gateway)
         stores = open_stores(settings)
-        found = Opened(settings, listener, open_all(models, progress), progress, stores)
+        all_models = open_all(models, progress)
+        found = Opened(settings, listener, all_models, progress, stores, admin_listener)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(found))
     finally:
         progress.close()
         listener.close()
+        if admin_listener is not None:
+            admin_listener.close()
         stores.close()
 
 
@@ -142,6 +154,10 @@ async def _tick(models: Models) -> None:
         for served in models.all:
             served.gauges.tick()
         await asyncio.sleep(TICK_S)
+
+
+async def _until_stopped(servers: Sequence[HttpServer]) -> None:
+    await asyncio.gather(*(server.run_until_stopped() for server in servers))
 
 
 class _Engine:
@@ -228,8 +244,12 @@ class _Process:
                 await keeper.close()
 
     async def _serve(self, parts: Assembled) -> None:
-        server = HttpServer(parts.gateway, self._opened.settings.gateway, self._opened.listener)
-        http = asyncio.create_task(server.run_until_stopped())
+        settings, listener = self._opened.settings.gateway, self._opened.listener
+        servers = [HttpServer(parts.gateway, settings, listener)]
+        if self._opened.admin_listener is not None:
+            admin = HttpServer(parts.gateway.administer, settings, self._opened.admin_listener)
+            servers.append(admin)
+        http = asyncio.create_task(_until_stopped(servers))
         ticks = [asyncio.create_task(_tick(parts.models)), asyncio.create_task(parts.follow())]
         try:
             if await self._first_of(self._wait_ready(), http):
@@ -240,7 +260,8 @@ class _Process:
         finally:
             for task in ticks:
                 task.cancel()
-            server.stop()
+            for server in servers:
+                server.stop()
             await self._end_engines()
             await asyncio.wait((http,), timeout=2 * CLOSE_S)
 

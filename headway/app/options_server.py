@@ -1,7 +1,7 @@
 """Options of the server around the engines: HTTP, keys, limits of one request, supervision."""
 
 from headway.app.option import Option
-from headway.app.readers import seconds, secrets, size, targets, tenants, text, whole
+from headway.app.readers import address, seconds, secrets, size, targets, tenants, text, whole
 
 SERVER_OPTIONS: tuple[Option, ...] = (
     Option("host", "gateway", text, "Address to listen on; 0.0.0.0 for every IPv4 one"),
@@ -30,6 +30,13 @@ SERVER_OPTIONS: tuple[Option, ...] = (
         "Keys of the operator for /admin, 16 characters or more; with one, /v1 needs a key too",
         default="none: no /admin",
         takes_many=True,
+    ),
+    Option(
+        "admin-listen",
+        "gateway",
+        address,
+        "HOST:PORT on which alone /admin is served",
+        default="where everything else is",
     ),
     Option(
         "database-url",

@@ -74,12 +74,14 @@ class Accounts:
         self._known: dict[str, _Known] = {}
         self._tenants: dict[str, TenantRecord] = {}
         self._revision = -1
+        self._was_set_up = False
+        self._refreshing = asyncio.Lock()
         self._as_of = wall_clock()  # when it was last compared with the store
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was ever set up in the store."""
-        return self._revision <= 0
+        return not self._was_set_up
 
     def tenant(self, name: str) -> TenantRecord | None:
         """The one of that name."""
@@ -110,7 +112,10 @@ class Accounts:
     async def edit(self, work: Callable[[Book], T]) -> T:
         """A change of the store, which this gateway knows when the call returns."""
         result = await self._call(lambda: self._store.edit(work))
-        await self.refresh()
+        try:
+            await self.refresh()
+        except StoreUnavailable:  # the change is kept, and will be seen at the next poll
+            log.warning("accounts_not_refreshed", exc_info=True)
         return result
 
     async def load(self) -> None:
@@ -122,16 +127,17 @@ class Accounts:
 
     async def refresh(self) -> None:
         """Take over what has changed; raises StoreUnavailable."""
-        known = self._revision
+        async with self._refreshing:  # so that what is read later is never older
+            known = self._revision
 
-        def changed(book: Book) -> Snapshot | None:
-            return None if book.revision() == known else snapshot(book)
+            def changed(book: Book) -> Snapshot | None:
+                return None if book.revision() == known else snapshot(book)
 
-        began = self._wall_clock()
-        found = await self._call(lambda: self._store.read(changed))
-        if found is not None and found.revision > self._revision:
-            self._take(found)
-        self._as_of = began
+            began = self._wall_clock()
+            found = await self._call(lambda: self._store.read(changed))
+            if found is not None:
+                self._take(found)
+            self._as_of = began
 
     async def follow(self, interval_s: float = POLL_S) -> None:
         """Refresh for ever; to be cancelled."""
@@ -169,3 +175,5 @@ class Accounts:
         self._good = {key: digest for key, digest in self._good.items() if key in self._known}
         self._checks.forget()
         self._revision = found.revision
+        # Never back again: a store that was emptied by accident must not let everybody in.
+        self._was_set_up = self._was_set_up or found.revision > 0

@@ -30,6 +30,7 @@ from headway.service.openai.admin_schema import (
     TenantList,
 )
 from headway.service.openai.decode import convert, decode_object
+from headway.service.openai.openapi_admin import openapi_admin
 
 T = TypeVar("T")
 NO_STORE = ((b"cache-control", b"no-store"),)
@@ -65,6 +66,7 @@ class AccountPages:
             AdminRoute("POST", "/admin/keys/{id}/rotate", self._rotate_key),
             AdminRoute("POST", "/admin/keys/{id}/revoke", self._revoke_key),
             AdminRoute("GET", "/admin/audit", self._audit),
+            AdminRoute("GET", "/admin/openapi.json", self._description),
         )
 
     async def _tenants(self, call: AdminCall) -> Page:
@@ -162,6 +164,9 @@ class AccountPages:
         )
         found = await self._accounts.read(lambda book: book.audit(query))
         return _page(AuditList(data=[view_entry(each) for each in found]))
+
+    async def _description(self, call: AdminCall) -> Page:
+        return Page(200, msgspec.json.encode(openapi_admin()))
 
     def _author(self, call: AdminCall) -> Author:
         return Author(call.who, self._wall_clock())

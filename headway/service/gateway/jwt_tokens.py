@@ -26,6 +26,7 @@ TOKEN = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 MAX_TOKEN = 16 * 1024
 MAX_JWKS_BYTES = 1024 * 1024
 FETCH_S = 5.0
+MIN_PAUSE_S = 1.0  # between two fetches, also while no key is known
 ASK_AGAIN_S = 30.0  # at the earliest, for a key id that is not known
 MAX_REMEMBERED = 4096
 RETRY = Seconds(5.0)
@@ -149,9 +150,8 @@ class JwtTokens:
     async def _fetch(self) -> None:
         """Ask the provider, unless that was done a moment ago; what is known stays."""
         async with self._fetching:
-            if time.monotonic() - self._fetched < ASK_AGAIN_S and self._keys:
-                return
-            if time.monotonic() - self._fetched < 1.0:
+            pause = ASK_AGAIN_S if self._keys else MIN_PAUSE_S
+            if time.monotonic() - self._fetched < pause:
                 return
             self._fetched = time.monotonic()
             try:

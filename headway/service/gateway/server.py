@@ -71,9 +71,10 @@ class Gateway:
         self._parts = parts
         self._wall_clock = wall_clock
         settings = parts.settings
+        self._admin = parts.admin if settings.admin_listen is None else None
         # Without tenants or targets nobody was promised anything, and nobody is refused for it.
-        has_promises = bool(settings.tenant or settings.slo_ttft)
-        self._targets = read_targets(settings.slo_ttft) if has_promises else {}
+        self._is_promised = bool(settings.tenant or settings.slo_ttft)
+        self._targets = read_targets(settings.slo_ttft)
         self._flights = Flights()
         self._beats = Beats(parts.clock, Seconds(settings.heartbeat_timeout))
 
@@ -84,8 +85,8 @@ class Gateway:
         generator = GENERATORS.get(exchange.path)
         tokens = self._parts.token_pages.by_path.get(exchange.path)
         try:
-            if self._parts.admin is not None and AdminRoutes.owns(exchange.path):
-                await self._answer_page(exchange, self._parts.admin.answer(exchange))
+            if self._admin is not None and AdminRoutes.owns(exchange.path):
+                await self._answer_page(exchange, self._admin.answer(exchange))
             elif generator is not None and exchange.method == "POST":
                 await self._generate(exchange, generator)
             elif tokens is not None and exchange.method == "POST":
@@ -97,6 +98,16 @@ class Gateway:
         except ClientGone:
             # The server would complain of a cut answer as long as it has the connection.
             await exchange.until_gone()
+
+    async def administer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The same for a listener of its own that has /admin and nothing else."""
+        assert scope["type"] == "http", scope["type"]
+        assert self._parts.admin is not None, "there is no admin key"
+        exchange = Exchange(scope, receive, send)
+        try:
+            await self._answer_page(exchange, self._parts.admin.answer(exchange))
+        except ClientGone:
+            return
 
     def drain(self) -> None:
         """Take no new requests; those under way go on."""
@@ -231,7 +242,8 @@ class Gateway:
     def _stamped(self, request: Request, tenant: Tenant) -> Request:
         """Whose it is decides its class; the request itself may only ask for a lower one."""
         slo_class = lowered(tenant.slo_class, request.asked_class)
-        budget = self._targets.get(slo_class)
+        is_promised = self._is_promised or tenant.name != ""  # a tenant may be of the database
+        budget = self._targets.get(slo_class) if is_promised else None
         asker = Asker(tenant=tenant, slo_class=slo_class, first_token_budget_s=budget)
         return msgspec.structs.replace(request, asker=asker)
 

@@ -390,7 +390,7 @@ async def site(
     names: tuple[str, ...] = ("m", "m-alias"),
     others: Mapping[tuple[str, ...], FakeReplica] | None = None,
     books: Books | None = None,
-    access: Access | None = None,
+    access: Access = Access(),
     keeper: Keeper | None = None,
 ) -> AsyncGenerator[Site]:
     """A gateway that serves on a free loopback port until the block ends."""
@@ -421,12 +421,14 @@ async def site(
             clock=SystemClock(),
             version="1.2.3",
             books=books or Books(NoLimits(), NoLedger(), NoPrices(), time.time, ""),
-            access=access or Access(),
+            access=access,
             keeper=keeper,
         )
     )
     listener = bind(chosen)
     server = HttpServer(parts.gateway, chosen, listener)
+    await parts.load()
+    following = asyncio.create_task(parts.follow())
     serving = asyncio.create_task(server.run_until_stopped())
     here = Site(parts.gateway, parts.models.default.admitter, fake, server)
     try:
@@ -439,5 +441,7 @@ async def site(
         await here.client.aclose()
         server.stop()
         await serving
+        following.cancel()
+        parts.close()
         encoder.close()
         listener.close()
