@@ -6,7 +6,8 @@ import msgspec
 
 from headway.app.ledger_source import add_source, asked_server, open_usage
 from headway.core.base.errors import StartError
-from headway.service.gateway.explain import Explanation, explain
+from headway.service.gateway.explain import explain
+from headway.service.openai.usage_schema import Explanation
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

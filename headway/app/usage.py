@@ -11,11 +11,11 @@ from headway.core.messages.usage import UsageQuery, UsageRow, read_groups, read_
 from headway.service.gateway.usage_format import (
     NAMES,
     NUMBERS,
-    UsageList,
     usage_csv,
     usage_list,
     usage_table,
 )
+from headway.service.openai.usage_schema import UsageList
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

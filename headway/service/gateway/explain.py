@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 
-import msgspec
-
 from headway.core.base.metrics import Outcome
 from headway.core.messages.path import CacheMiss
 from headway.core.messages.record import RequestRecord
+from headway.service.openai.usage_schema import Explanation
 
 MICROS = 1_000_000
 MISSES: Mapping[str, str] = {
@@ -30,14 +29,6 @@ OUTCOMES: Mapping[str, str] = {
     Outcome.ERROR.value: "It failed",
     Outcome.LOST.value: "Its gateway died under it, and what is known of it was found afterwards",
 }
-
-
-class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """One request explained; the sentences by topic, and all of them as one paragraph."""
-
-    request: RequestRecord
-    why: dict[str, str]
-    text: str
 
 
 def explain(record: RequestRecord) -> Explanation:

@@ -4,22 +4,12 @@ import csv
 import io
 from collections.abc import Sequence
 
-import msgspec
-
 from headway.core.messages.usage import SUMS, UsageRow
+from headway.service.openai.usage_schema import UsageList
 
 NUMBERS = ("requests", "ok", *SUMS)
 NAMES = {"cost": "cost_micros"}  # whole millionths of the currency of the prices
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would compute
-
-
-class UsageList(msgspec.Struct, frozen=True, kw_only=True):
-    """Every row has the groups and the sums by their names."""
-
-    object: str = "list"
-    group_by: tuple[str, ...]
-    data: list[dict[str, str | int | float]]
-    total: dict[str, int | float]
 
 
 def usage_list(group_by: Sequence[str], rows: Sequence[UsageRow]) -> UsageList:

@@ -4,27 +4,19 @@ import msgspec
 
 from headway.core.base.errors import InvalidRequest, NotFound
 from headway.core.base.metrics import Outcome
-from headway.core.messages.record import RequestRecord
 from headway.core.messages.usage import RecordQuery, UsageQuery, read_groups, read_moment
 from headway.service.gateway.admin_routes import AdminCall, AdminRoute
 from headway.service.gateway.explain import explain
 from headway.service.gateway.ledger import Keeper
 from headway.service.gateway.pages import Page
 from headway.service.gateway.usage_format import usage_csv, usage_list
+from headway.service.openai.usage_schema import RequestList
 
 MAX_PAGE = 1000
 OUTCOMES = tuple(outcome.value for outcome in Outcome)
 FORMATS = ("json", "csv")
 CSV = b"text/csv; charset=utf-8"
 NO_STORE = ((b"cache-control", b"no-store"),)
-
-
-class RequestList(msgspec.Struct, frozen=True, kw_only=True):
-    """Some records, and what to ask with to get the next ones."""
-
-    object: str = "list"
-    data: tuple[RequestRecord, ...]
-    next: str | None
 
 
 class UsagePages:
