@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import resource
 import signal
 import socket
@@ -19,7 +20,7 @@ from headway.app.fleet import OpenedModel, about, check_names, fitted, opened
 from headway.app.model_source import locate
 from headway.app.settings import Settings
 from headway.app.settle import give_back
-from headway.app.stores import Stores, access_of, open_stores
+from headway.app.stores import Stores, access_of, keeper_of, open_stores
 from headway.core.base.errors import StartError
 from headway.core.messages.health import LoadProgress, ReplicaHello, StepReport
 from headway.core.text.tokenizer import Tokenizer
@@ -27,9 +28,19 @@ from headway.service.control.memory import available_bytes
 from headway.service.control.pool import ModelPool
 from headway.service.control.supervise import Observers, Supervisor
 from headway.service.gateway.assemble import Assembled, GatewayNeeds, ModelNeeds, assemble
+from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.gauges import EngineTotals
-from headway.service.gateway.lifecycle import CLOSE_S, HttpServer, StopSignals, bind, bind_admin, url_of
+from headway.service.gateway.journey import Books
+from headway.service.gateway.ledger import Keeper
+from headway.service.gateway.lifecycle import (
+    CLOSE_S,
+    HttpServer,
+    StopSignals,
+    bind,
+    bind_admin,
+    url_of,
+)
 from headway.service.gateway.model import ServedModel
 from headway.service.gateway.models import Models
 from headway.service.gateway.server import Gateway
@@ -194,6 +205,8 @@ class _Process:
         self._began = time.monotonic()
         self._signals = StopSignals()
         self._clock = SystemClock()
+        self._name = f"{socket.gethostname()}-{os.getpid()}"
+        self._prices = NoPrices()
         self._engines = [_Engine(each, self._clock, opened.progress) for each in opened.models]
 
     async def run(self) -> int:
@@ -207,18 +220,28 @@ class _Process:
             # The engines' processes start meanwhile; the thread leaves the loop to them.
             encoders = await asyncio.to_thread(self._make_encoders)
             try:
-                parts = self._assemble(encoders)
-                try:
-                    await parts.load()
-                    await self._serve(parts)
-                finally:
-                    parts.close()
+                await self._serve_with(encoders)
             finally:
                 for encoder in encoders:
                     encoder.close()
         finally:
             await self._end_engines()
         return 0
+
+    async def _serve_with(self, encoders: Sequence[Encoder]) -> None:
+        """Put the gateway together, serve, and keep what is still to be kept."""
+        opened = self._opened
+        keeper = keeper_of(opened.settings, opened.stores, self._name, self._prices)
+        try:
+            parts = self._assemble(encoders, keeper)
+            try:
+                await parts.load()
+                await self._serve(parts)
+            finally:
+                parts.close()
+        finally:
+            if keeper is not None:
+                await keeper.close()
 
     async def _serve(self, parts: Assembled) -> None:
         settings, listener = self._opened.settings.gateway, self._opened.listener
@@ -301,7 +324,8 @@ class _Process:
             encoders.append(Encoder(*read[model_file.path], threads))
         return encoders
 
-    def _assemble(self, encoders: Sequence[Encoder]) -> Assembled:
+    def _assemble(self, encoders: Sequence[Encoder], keeper: Keeper | None) -> Assembled:
+        ledger = NoLedger() if keeper is None else keeper.ledger
         settings, created = self._opened.settings, int(time.time())
         models = [
             ModelNeeds(
@@ -329,7 +353,9 @@ class _Process:
                 models=models,
                 clock=self._clock,
                 version=__version__,
-                access=access_of(settings, self._opened.stores),
+                books=Books(NoLimits(), ledger, self._prices, time.time, self._name),
+                access=access_of(settings, self._opened.stores, keeper),
+                keeper=keeper,
             )
         )
 

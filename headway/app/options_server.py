@@ -47,6 +47,23 @@ SERVER_OPTIONS: tuple[Option, ...] = (
     ),
     Option("data-dir", "store", text, "Folder of what the server keeps", default="none"),
     Option(
+        "ledger-retention-days",
+        "ledger",
+        whole(1, 36500),
+        "Age at which records of requests are deleted from the database",
+        unit="days",
+        default="none: they are kept",
+        target="retention_days",
+    ),
+    Option(
+        "ledger-spool-bytes",
+        "ledger",
+        size,
+        "Most of the ledger's spool, which grows while the database is away",
+        unit="bytes",
+        target="spool_bytes",
+    ),
+    Option(
         "slo-ttft",
         "gateway",
         targets,

@@ -20,6 +20,7 @@ from headway.service.control.health import SupervisorSettings
 from headway.service.gateway.jwt_settings import JwtSettings
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.openai.limits import ApiLimits
+from headway.service.store.ledger_settings import LedgerSettings
 from headway.service.store.settings import StoreSettings
 from headway.service.wire.spec import ReplicaSpec
 
@@ -48,6 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     limits: ApiLimits = ApiLimits()
     supervisor: SupervisorSettings = SupervisorSettings()
     store: StoreSettings = StoreSettings()
+    ledger: LedgerSettings = LedgerSettings()
     jwt: JwtSettings | None = None  # a section of the file
 
 
@@ -61,6 +63,7 @@ STRUCTS: Mapping[str, type[msgspec.Struct]] = {
     "limits": ApiLimits,
     "supervisor": SupervisorSettings,
     "store": StoreSettings,
+    "ledger": LedgerSettings,
 }
 
 

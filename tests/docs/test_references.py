@@ -56,6 +56,9 @@ def test_every_option_named_is_one(document: Document) -> None:
         command.declare(parsers[-1])
     parsers.append(argparse.ArgumentParser())
     admin.add_arguments(parsers[-1])
+    for late in (explain, usage):
+        parsers.append(argparse.ArgumentParser())
+        late.add_arguments(parsers[-1])
     for parser in parsers:
         for action in parser._actions:
             if isinstance(action, argparse._SubParsersAction):

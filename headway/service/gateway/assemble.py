@@ -12,6 +12,7 @@ from headway.core.fleet.metrics import FLEET_CATALOGUE
 from headway.core.route.admit import AdmitLimits, Admitter
 from headway.core.tenancy.account_metrics import ACCOUNT_CATALOGUE, ADMIN_REFUSED, KEY_CHECKS
 from headway.core.tenancy.book import AccountStore
+from headway.core.tenancy.ledger_metrics import LEDGER_CATALOGUE
 from headway.core.tenancy.metrics import CLASS_CATALOGUE
 from headway.core.tenancy.tenant import Tenant, read_tenants
 from headway.service.gateway.accounts import Accounts, Caller, call_here
@@ -23,6 +24,7 @@ from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.gauges import EngineTotals, Gauges
 from headway.service.gateway.journey import Books
+from headway.service.gateway.ledger import Keeper
 from headway.service.gateway.meter import Meter
 from headway.service.gateway.model import Directory, ServedModel
 from headway.service.gateway.models import Models, Served
@@ -70,6 +72,7 @@ class GatewayNeeds(NamedTuple):
     version: str
     books: Books = Books(NoLimits(), NoLedger(), NoPrices(), time.time, "")
     access: Access = Access()
+    keeper: Keeper | None = None  # of the ledger in `books`, if it is to be counted
 
 
 class Assembled(NamedTuple):
@@ -102,8 +105,10 @@ class Assembled(NamedTuple):
 def assemble(needs: GatewayNeeds) -> Assembled:
     """Build every part once; to be called on the event loop."""
     exporter = Exporter(
-        (*CATALOGUE, *CLASS_CATALOGUE, *FLEET_CATALOGUE, *ACCOUNT_CATALOGUE), {}
+        (*CATALOGUE, *CLASS_CATALOGUE, *FLEET_CATALOGUE, *ACCOUNT_CATALOGUE, *LEDGER_CATALOGUE), {}
     )
+    if needs.keeper is not None:
+        exporter.add_source(needs.keeper.samples)
     models = Models([_serve(each, needs, exporter) for each in needs.models])
     condition = Condition(
         {each.model.names[0]: each.pool.view for each in needs.models}, needs.settings.live_timeout

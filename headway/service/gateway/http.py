@@ -21,6 +21,7 @@ MAX_DISCARD_S = 5.0
 MAX_PAUSE_S = 0.5  # in what is thrown away; a client that sends no more has read the answer
 NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._:/+=@-]")
 JSON = b"application/json"
+TRANSPORT = "headway.transport"  # key of the scope for the connection, where there is one
 
 
 class ClientGone(Exception):
@@ -39,6 +40,7 @@ class Exchange:
         self._headers: list[Header] = scope["headers"]
         self._receive = receive
         self._send = send
+        self._transport: asyncio.WriteTransport | None = scope.get(TRANSPORT)
         self._body_is_read = False
         self.is_started = False
         sent = NOT_IN_AN_ID.sub("", self.header("x-request-id") or "")[:MAX_REQUEST_ID]
@@ -92,6 +94,10 @@ class Exchange:
                 self._body_is_read = True
                 return bytes(parts)
 
+    def num_unsent(self) -> int:
+        """Bytes that were written and that the kernel has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     async def until_gone(self) -> None:
         """Return when the client has closed its side, or the answer is complete."""
         while (await self._receive())["type"] != "http.disconnect":
@@ -143,6 +149,8 @@ class Exchange:
             return
 
     async def _write(self, message: Message) -> None:
+        if self._transport is not None and self._transport.is_closing():
+            raise ClientGone  # what is written now is thrown away, and must not count as sent
         try:
             await self._send(message)  # the connection itself ends when nobody reads it
         except OSError:

@@ -96,7 +96,8 @@ class Gateway:
             else:
                 await self._show(exchange, takes_post=bool(generator or tokens))
         except ClientGone:
-            return
+            # The server would complain of a cut answer as long as it has the connection.
+            await exchange.until_gone()
 
     async def administer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The same for a listener of its own that has /admin and nothing else."""
@@ -188,7 +189,9 @@ class Gateway:
     ) -> None:
         parts = self._parts
         principal = await self._principal(exchange)
+        journey.identify(principal)
         request = self._stamped(await self._read(exchange, generator), principal.tenant)
+        journey.asks(request.user, is_stream=request.stream)
         await journey.enter(principal)
         served = parts.models.find(request.model, principal.tenant.models)
         route = Route(asked=request.model or "", model=served.name)
@@ -273,6 +276,7 @@ class _Sink:
             answer.feed(event, prompt)
             if answer.is_done:
                 body = answer.response()
+                self._answered(answer)
                 await self._journey.close(Outcome.OK)
                 await self._exchange.answer(200, body)
             return
@@ -280,9 +284,19 @@ class _Sink:
         if answer.failure is not None:
             raise answer.failure
         if answer.is_done:
+            self._answered(answer)
             await self._journey.close(Outcome.OK)
+        elif data:
+            self._journey.giving(answer.num_told)
         if data:
             await self._stream.send(data, is_last=answer.is_done)
+            self._journey.gave()
+
+    def _answered(self, answer: Answer) -> None:
+        """All of it is about to leave, and its usage is what it says itself."""
+        num_tokens = answer.usage.completion_tokens
+        self._journey.giving(num_tokens)
+        self._journey.answered(num_tokens)
 
 
 async def _fail(exchange: Exchange, stream: SseStream, error: HeadwayError) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -28,8 +29,11 @@ from headway.core.messages.path import (
 )
 from headway.core.route.admit import Admitter
 from headway.service.gateway.assemble import Access, GatewayNeeds, ModelNeeds, assemble
+from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.gauges import EngineTotals
+from headway.service.gateway.journey import Books
+from headway.service.gateway.ledger import Keeper
 from headway.service.gateway.lifecycle import HttpServer, bind
 from headway.service.gateway.model import ServedModel
 from headway.service.gateway.server import Gateway
@@ -385,7 +389,9 @@ async def site(
     replica: FakeReplica | None = None,
     names: tuple[str, ...] = ("m", "m-alias"),
     others: Mapping[tuple[str, ...], FakeReplica] | None = None,
+    books: Books | None = None,
     access: Access = Access(),
+    keeper: Keeper | None = None,
 ) -> AsyncGenerator[Site]:
     """A gateway that serves on a free loopback port until the block ends."""
     chosen = msgspec.structs.replace(settings or GatewaySettings(), port=0)
@@ -414,7 +420,9 @@ async def site(
             ],
             clock=SystemClock(),
             version="1.2.3",
+            books=books or Books(NoLimits(), NoLedger(), NoPrices(), time.time, ""),
             access=access,
+            keeper=keeper,
         )
     )
     listener = bind(chosen)
