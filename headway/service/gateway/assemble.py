@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from headway.core.base.clock import Clock
@@ -9,11 +10,14 @@ from headway.core.base.metrics import CATALOGUE
 from headway.core.engine.settings import EngineSettings, waiting_limit
 from headway.core.fleet.metrics import FLEET_CATALOGUE
 from headway.core.route.admit import AdmitLimits, Admitter
-from headway.core.tenancy.metrics import CLASS_CATALOGUE
+from headway.core.tenancy.metrics import CLASS_CATALOGUE, LIMIT_CATALOGUE
 from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.gauges import EngineTotals, Gauges
 from headway.service.gateway.journey import Books
+from headway.service.gateway.limit_answers import LimitRules
+from headway.service.gateway.limit_counts import Denials, SharedState, samples
+from headway.service.gateway.limit_settings import RateLimitSettings, limits_of
 from headway.service.gateway.meter import Meter
 from headway.service.gateway.model import Directory, ServedModel
 from headway.service.gateway.models import Models, Served
@@ -49,6 +53,8 @@ class GatewayNeeds(NamedTuple):
     clock: Clock
     version: str
     books: Books = Books(NoLimits(), NoLedger(), NoPrices(), time.time, "")
+    rate_limits: RateLimitSettings = RateLimitSettings()
+    limit_state: SharedState | None = None  # of the store of `books`, where several share one
 
 
 class Assembled(NamedTuple):
@@ -61,7 +67,9 @@ class Assembled(NamedTuple):
 
 def assemble(needs: GatewayNeeds) -> Assembled:
     """Build every part once; to be called on the event loop."""
-    exporter = Exporter((*CATALOGUE, *CLASS_CATALOGUE, *FLEET_CATALOGUE), {})
+    exporter = Exporter((*CATALOGUE, *CLASS_CATALOGUE, *LIMIT_CATALOGUE, *FLEET_CATALOGUE), {})
+    if needs.limit_state is not None:
+        exporter.add_source(partial(samples, needs.limit_state))
     models = Models([_serve(each, needs, exporter) for each in needs.models])
     condition = Condition(
         {each.model.names[0]: each.pool.view for each in needs.models}, needs.settings.live_timeout
@@ -78,7 +86,7 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         pages=Pages(condition, models, exporter, needs.version),
         token_pages=TokenPages(models, needs.api_limits),
         fingerprint=f"headway-{needs.version}",
-        books=needs.books,
+        books=needs.books._replace(rules=_rules(needs, exporter)),
     )
     return Assembled(Gateway(parts), models, exporter)
 
@@ -107,6 +115,15 @@ def _serve(each: ModelNeeds, needs: GatewayNeeds, exporter: Exporter) -> Served:
         relay=Relay(each.pool, admitter, each.encoder, needs.clock, seeds, limits),
         meter=meter,
         gauges=gauges,
+    )
+
+
+def _rules(needs: GatewayNeeds, exporter: Exporter) -> LimitRules:
+    settings = needs.rate_limits
+    return needs.books.rules._replace(
+        limits_of=partial(limits_of, settings),
+        on_denied=Denials(exporter, by_tenant=settings.metrics_by_tenant).count,
+        reserve_tokens=settings.reserve_tokens,
     )
 
 

@@ -6,26 +6,21 @@ tenant's limits, the ledger. Whatever happens on the way, every journey that beg
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from headway.core.base.errors import HeadwayError, RateLimited
+from headway.core.base.errors import HeadwayError
 from headway.core.base.metrics import Outcome
-from headway.core.base.units import Seconds
 from headway.core.messages.path import EngineRequest, Event
 from headway.core.messages.record import RequestRecord, Route
-from headway.core.tenancy.limits import Claim, Denied, Granted, LimitKind, LimitStore
+from headway.core.tenancy.limits import UNLIMITED, Claim, Denied, Granted, LimitStore
 from headway.core.tenancy.tenant import Principal, SloClass
 from headway.service.gateway.http import Exchange
+from headway.service.gateway.limit_answers import LimitRules, denial, headers_of
 from headway.service.gateway.meter import Meter, RequestMeter, outcome_of
 
-WHAT: dict[LimitKind, str] = {
-    LimitKind.REQUESTS: "requests a minute",
-    LimitKind.TOKENS: "tokens a minute (prompt and max_tokens together)",
-    LimitKind.CONCURRENCY: "requests at the same time",
-    LimitKind.BUDGET: "millionths of the monthly budget",
-}
+T = TypeVar("T")
 
 
 class Ledger(Protocol):
@@ -60,6 +55,7 @@ class Books(NamedTuple):
     pricing: Pricing
     wall_clock: "WallClock"
     gateway: str  # name of this process
+    rules: LimitRules = LimitRules()
 
 
 class WallClock(Protocol):
@@ -91,15 +87,25 @@ class Journey:
     async def enter(self, principal: Principal) -> None:
         """It is this one's: count it against that one's limits; raises RateLimited."""
         self.principal = principal
-        tenant = principal.tenant
-        claim = Claim(id=self.id, tenant=tenant.name, limits=tenant.limits)
-        self._check(await self._books.limits.enter(claim, self._books.wall_clock()))
-        self._claim = claim
+        tenant, books = principal.tenant, self._books
+        limits = books.rules.limits_of(tenant)
+        if limits == UNLIMITED:
+            return
+        # Known before the answer is: whoever leaves meanwhile gives back what was granted.
+        self._claim = claim = Claim(id=self.id, tenant=tenant.name, limits=limits)
+        self._check(await _to_the_end(books.limits.enter(claim, books.wall_clock())))
 
     def routed(self, route: Route, meter: Meter, slo_class: SloClass) -> None:
         """It goes there, and counts in that model's metrics from here on."""
         self.route = route
         self.meter.belongs_to(meter, slo_class)
+
+    def reserved_for(self, max_tokens: int, asked: int | None) -> int:
+        """Tokens to reserve for a choice that may have `max_tokens`; `asked` as by the client.
+
+        Who asks for no length seldom uses all of the context, and is not held to have.
+        """
+        return max_tokens if asked is not None else min(max_tokens, self._books.rules.reserve_tokens)
 
     async def sized(self, prompt_tokens: int, max_tokens: int) -> None:
         """Its size is known, and nothing has been sent yet; raises RateLimited.
@@ -112,10 +118,8 @@ class Journey:
             self._claim = claim = msgspec.structs.replace(
                 claim, tokens=prompt_tokens + max_tokens, cost=cost
             )
-            granted = await books.limits.reserve(claim, books.wall_clock())
-            if isinstance(granted, Denied):
-                self._claim = None
-            self._check(granted)
+            if claim.limits.tokens_per_minute is not None or claim.limits.monthly_budget is not None:
+                self._check(await _to_the_end(books.limits.reserve(claim, books.wall_clock())))
         books.ledger.opened(self._record(Outcome.ERROR, None))
 
     def sent(self, requests: Sequence[EngineRequest]) -> None:
@@ -144,13 +148,15 @@ class Journey:
             await _to_the_end(settled)
 
     def _check(self, answer: Granted | Denied) -> None:
-        """Raise RateLimited for a denial."""
+        """Tell the client how it stands; raise RateLimited for a denial, after which it has left."""
+        claim, rules = self._claim, self._books.rules
+        assert claim is not None
+        for name, value in headers_of(claim.limits, answer.standing):
+            self._exchange.add_header(name, value)
         if isinstance(answer, Denied):
-            raise RateLimited(
-                f"tenant {self.principal.tenant.name!r} may use {answer.limit} "
-                f"{WHAT[answer.kind]}, and this request would be over that",
-                Seconds(answer.retry_after_s),
-            )
+            self._claim = None
+            rules.on_denied(self.principal.tenant, answer.kind)
+            raise denial(claim, answer, rules.currency)
 
     def _record(self, outcome: Outcome, error: HeadwayError | None) -> RequestRecord:
         tenant = self.principal.tenant
@@ -168,11 +174,11 @@ class Journey:
         )
 
 
-async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
     """Finish it also when the caller is cancelled meanwhile."""
     task = asyncio.ensure_future(work)
     try:
-        await asyncio.shield(task)
+        return await asyncio.shield(task)
     except asyncio.CancelledError:
         await task
         raise

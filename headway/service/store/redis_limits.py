@@ -77,6 +77,7 @@ class RedisLimits:
             # The URL may hold a password, so the message does not repeat it.
             raise InvalidSetting("redis_url", f"is no URL of a Redis: {error}") from None
         self._redis = Redis.from_pool(self._pool)
+        self.max_connections = settings.max_connections
         self._prefix = settings.prefix
         self._use_server_time = use_server_time
 
