@@ -172,7 +172,7 @@ class MemoryLimits:
 
 def to_ms(now: float) -> int:
     """Whole milliseconds, the finest time that limits know."""
-    return int(now * 1000)
+    return round(now * 1000)
 
 
 def _denied(kind: LimitKind, wait_ms: int | None, limit: int, standing: Standing) -> Denied:

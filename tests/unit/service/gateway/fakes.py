@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -27,10 +28,14 @@ from headway.core.messages.path import (
     Usage,
 )
 from headway.core.route.admit import Admitter
+from headway.core.tenancy.limits import LimitStore
 from headway.service.gateway.assemble import GatewayNeeds, ModelNeeds, assemble
+from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.gauges import EngineTotals
+from headway.service.gateway.journey import Books
 from headway.service.gateway.lifecycle import HttpServer, bind
+from headway.service.gateway.limit_settings import RateLimitSettings
 from headway.service.gateway.model import ServedModel
 from headway.service.gateway.server import Gateway
 from headway.service.gateway.settings import GatewaySettings
@@ -385,6 +390,8 @@ async def site(
     replica: FakeReplica | None = None,
     names: tuple[str, ...] = ("m", "m-alias"),
     others: Mapping[tuple[str, ...], FakeReplica] | None = None,
+    rate_limits: RateLimitSettings | None = None,
+    limit_store: LimitStore | None = None,
 ) -> AsyncGenerator[Site]:
     """A gateway that serves on a free loopback port until the block ends."""
     chosen = msgspec.structs.replace(settings or GatewaySettings(), port=0)
@@ -413,6 +420,8 @@ async def site(
             ],
             clock=SystemClock(),
             version="1.2.3",
+            books=Books(limit_store or NoLimits(), NoLedger(), NoPrices(), time.time, "test"),
+            rate_limits=rate_limits or RateLimitSettings(),
         )
     )
     listener = bind(chosen)
