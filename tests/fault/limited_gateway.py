@@ -1,4 +1,6 @@
-"""A gateway with limits in Redis, to be killed: python -m tests.fault.limited_gateway URL LIMITS MODE
+"""A gateway with limits in Redis, to be killed.
+
+python -m tests.fault.limited_gateway URL LIMITS MODE
 
 LIMITS is JSON of the limits of the tenant acme, whose key is sk-acme. MODE is "answer" (every
 request at once) or "hold" (one token, and then nothing). Prints its port.

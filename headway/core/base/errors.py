@@ -14,7 +14,7 @@ HeadwayError
 │   ├── ClientSilent            408, it had promised heartbeats
 │   ├── BodyTooLarge            413
 │   ├── UnsupportedMedia        415
-│   └── RateLimited             429, carries retry_after_s; None: waiting does not help
+│   └── RateLimited             429, carries retry_after_s, or None
 │       └── QuotaExceeded       429, code insufficient_quota
 ├── CapacityError               try later or elsewhere        503, carries retry_after_s
 │   ├── QueueFull
@@ -137,7 +137,7 @@ class UnsupportedMedia(ClientError):
 
 
 class RateLimited(ClientError):
-    """A limit of the caller's own; waiting `retry_after_s` helps, None: nothing but a change does."""
+    """A limit of the caller's own; waiting `retry_after_s` helps, or nothing does (None)."""
 
     http_status = 429
     error_type = "rate_limit_error"

@@ -37,6 +37,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # Micros of the currency of the prices, a calendar month (UTC).
     monthly_budget: int | None = None
 
+    @property
+    def depend_on_size(self) -> bool:
+        """Whether a request's size matters to them, so that it has to reserve."""
+        return self.tokens_per_minute is not None or self.monthly_budget is not None
+
 
 UNLIMITED = Limits()
 BOUNDS = {
@@ -95,7 +100,7 @@ class Denied(msgspec.Struct, frozen=True, kw_only=True):
     """It may not; nothing of it is counted any more."""
 
     kind: LimitKind
-    retry_after_s: float | None  # when the same claim could be granted, as far as known; None: never
+    retry_after_s: float | None  # when the same claim may be granted; None: never
     limit: int
     standing: Standing = Standing()
 

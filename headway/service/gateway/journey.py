@@ -105,7 +105,9 @@ class Journey:
 
         Who asks for no length seldom uses all of the context, and is not held to have.
         """
-        return max_tokens if asked is not None else min(max_tokens, self._books.rules.reserve_tokens)
+        if asked is not None:
+            return max_tokens
+        return min(max_tokens, self._books.rules.reserve_tokens)
 
     async def sized(self, prompt_tokens: int, max_tokens: int) -> None:
         """Its size is known, and nothing has been sent yet; raises RateLimited.
@@ -118,7 +120,7 @@ class Journey:
             self._claim = claim = msgspec.structs.replace(
                 claim, tokens=prompt_tokens + max_tokens, cost=cost
             )
-            if claim.limits.tokens_per_minute is not None or claim.limits.monthly_budget is not None:
+            if claim.limits.depend_on_size:
                 self._check(await _to_the_end(books.limits.reserve(claim, books.wall_clock())))
         books.ledger.opened(self._record(Outcome.ERROR, None))
 
@@ -148,7 +150,7 @@ class Journey:
             await _to_the_end(settled)
 
     def _check(self, answer: Granted | Denied) -> None:
-        """Tell the client how it stands; raise RateLimited for a denial, after which it has left."""
+        """Tell the client how it stands; raises RateLimited, and then nothing is held."""
         claim, rules = self._claim, self._books.rules
         assert claim is not None
         for name, value in headers_of(claim.limits, answer.standing):

@@ -2,14 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import httpx
 import pytest
 
 from headway.core.messages.path import EngineRequest
-from headway.core.tenancy.limits import Limits
+from headway.core.tenancy.limits import Claim, Denied, Granted, Limits
 from headway.core.tenancy.memory_limits import MemoryLimits
 from headway.service.gateway.limit_settings import RateLimitSettings
 from headway.service.gateway.settings import GatewaySettings
@@ -201,9 +201,10 @@ async def unread(here: Site) -> None:
 
 
 @pytest.mark.parametrize("end", [cut, failed, lost, unread])
-def test_however_a_request_ends_its_slot_is_free_within_a_second_rate_limits_02(end: object) -> None:
+def test_however_a_request_ends_its_slot_is_free_within_a_second_rate_limits_02(
+    end: Callable[[Site], Awaitable[None]],
+) -> None:
     async def scenario() -> None:
-        assert callable(end)
         settings = GatewaySettings(tenant=SETTINGS.tenant, write_timeout=0.5)
         rates = RateLimitSettings(tenants={"acme": Limits(concurrent_requests=1)})
         async with site(
@@ -248,7 +249,7 @@ def test_who_leaves_while_the_store_is_asked_gives_back_what_it_granted() -> Non
             super().__init__()
             self.asked, self.may = asyncio.Event(), asyncio.Event()
 
-        async def reserve(self, claim, now):  # type: ignore[no-untyped-def]
+        async def reserve(self, claim: Claim, now: float) -> Granted | Denied:
             self.asked.set()
             await self.may.wait()
             return await super().reserve(claim, now)
