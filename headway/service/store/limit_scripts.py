@@ -49,13 +49,13 @@ local function was_at(bucket, level)
   end
 end
 
-local function read(key, field)
+local function read(key, field, limit)
   local words = {}
   for word in string.gmatch(redis.call('HGET', key, field) or '', '%d+') do
     table.insert(words, tonumber(word))
   end
   local bucket = {
-    used = words[1] or 0, at = words[2] or 0, limit = words[3] or 1, since = {}, low = {}
+    used = words[1] or 0, at = words[2] or 0, limit = words[3] or limit or 1, since = {}, low = {}
   }
   for i = 4, #words, 2 do
     table.insert(bucket.since, words[i])
@@ -247,7 +247,7 @@ redis.call('SET', KEYS[4], claim, 'PX', CLAIM_KEPT)
 return answer(0, 0)
 """
 
-# ARGV: time or "", claim, tokens and cost that it used, four months.
+# ARGV: time or "", claim, tokens and cost that it used, four months, tokens a minute or "".
 # Returns 1 when the claim had reserved, and so its cost is counted; else 0.
 _SETTLE = """
 local claim = redis.call('GET', KEYS[4])
@@ -259,7 +259,7 @@ if cost == '-' then return 0 end
 local more_cost = tonumber(ARGV[4]) - tonumber(cost)
 if more_cost ~= 0 then spend(KEYS[3], of, more_cost, 5) end
 if taken ~= '-' then
-  local bucket = read(KEYS[1], 'tokens')
+  local bucket = read(KEYS[1], 'tokens', tonumber(ARGV[9]))
   local more = tonumber(ARGV[3]) - tonumber(tokens)
   if more <= 0 then give_back(bucket, -more, tonumber(taken)) else owe(bucket, more) end
   write(KEYS[1], 'tokens', bucket)

@@ -130,7 +130,11 @@ class RedisLimits:
     async def settled(self, claim: Claim, tokens: int, cost: int, now: float) -> bool:
         """As `settle`; whether the claim had reserved here, and so its cost is counted."""
         months = month_starts(to_ms(now))
-        arguments = [self._time(now), claim.id, tokens, cost, *months]
+        limit = claim.limits.tokens_per_minute
+        arguments = [
+            *(self._time(now), claim.id, tokens, cost, *months),
+            "" if limit is None else limit,
+        ]
         return bool(await self._run(SETTLE, self._keys(claim), arguments))
 
     async def spend(self, tenant: str, micros: int, now: float) -> None:
