@@ -15,7 +15,7 @@ from headway.core.base.metrics import CATALOGUE
 from headway.core.fleet.metrics import FLEET_CATALOGUE
 from headway.core.tenancy.account_metrics import ACCOUNT_CATALOGUE
 from headway.core.tenancy.ledger_metrics import LEDGER_CATALOGUE
-from headway.core.tenancy.metrics import CLASS_CATALOGUE
+from headway.core.tenancy.metrics import CLASS_CATALOGUE, LIMIT_CATALOGUE
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -92,6 +92,7 @@ def metrics_document() -> str:
             *ACCOUNT_CATALOGUE,
             *LEDGER_CATALOGUE,
         )
+        for metric in (*CATALOGUE, *CLASS_CATALOGUE, *LIMIT_CATALOGUE, *FLEET_CATALOGUE)
     ]
     return METRICS_HEAD + table(("name", "kind", "unit", "labels", "meaning"), rows)
 

@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import time
+import uuid
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ import uvloop
 
 from headway import __version__
 from headway.app.fleet import OpenedModel, about, check_names, fitted, opened
+from headway.app.limits import TenantLimits
 from headway.app.model_source import locate
 from headway.app.settings import Settings
 from headway.app.settle import give_back
@@ -28,7 +30,7 @@ from headway.service.control.memory import available_bytes
 from headway.service.control.pool import ModelPool
 from headway.service.control.supervise import Observers, Supervisor
 from headway.service.gateway.assemble import Assembled, GatewayNeeds, ModelNeeds, assemble
-from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
+from headway.service.gateway.books import NoLedger, NoPrices
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.gauges import EngineTotals
 from headway.service.gateway.journey import Books
@@ -205,9 +207,10 @@ class _Process:
         self._began = time.monotonic()
         self._signals = StopSignals()
         self._clock = SystemClock()
-        self._name = f"{socket.gethostname()}-{os.getpid()}"
         self._prices = NoPrices()
         self._engines = [_Engine(each, self._clock, opened.progress) for each in opened.models]
+        self._name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._limits = TenantLimits(opened.settings.rate_limits, self._name)
 
     async def run(self) -> int:
         """Start, serve, end; raises StartError when the file is unfit or the engine's first
@@ -251,6 +254,7 @@ class _Process:
             servers.append(admin)
         http = asyncio.create_task(_until_stopped(servers))
         ticks = [asyncio.create_task(_tick(parts.models)), asyncio.create_task(parts.follow())]
+        self._limits.start()
         try:
             if await self._first_of(self._wait_ready(), http):
                 give_back()
@@ -264,6 +268,7 @@ class _Process:
                 server.stop()
             await self._end_engines()
             await asyncio.wait((http,), timeout=2 * CLOSE_S)
+            await self._limits.close()
 
     async def _wait_ready(self) -> None:
         """Wait for all that is loaded at start; raises the first StartError."""
@@ -353,9 +358,11 @@ class _Process:
                 models=models,
                 clock=self._clock,
                 version=__version__,
-                books=Books(NoLimits(), ledger, self._prices, time.time, self._name),
+                books=Books(self._limits.store, ledger, self._prices, time.time, self._name),
                 access=access_of(settings, self._opened.stores, keeper),
                 keeper=keeper,
+                rate_limits=settings.rate_limits,
+                limit_state=self._limits.state,
             )
         )
 

@@ -227,6 +227,7 @@ SECTIONS: Mapping[str, str] = {
     "residency": "Loading and unloading",
     "gateway": "HTTP server",
     "limits": "Limits of one request",
+    "rate_limits": "Limits of tenants",
     "supervisor": "Supervision of the engine process",
     "store": "Database",
     "ledger": "Ledger",

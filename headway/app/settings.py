@@ -18,6 +18,7 @@ from headway.core.engine.settings import EngineSettings
 from headway.core.fleet.residency import ResidencySettings
 from headway.service.control.health import SupervisorSettings
 from headway.service.gateway.jwt_settings import JwtSettings
+from headway.service.gateway.limit_settings import RateLimitSettings
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.openai.limits import ApiLimits
 from headway.service.store.ledger_settings import LedgerSettings
@@ -47,6 +48,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     residency: ResidencySettings = ResidencySettings()
     gateway: GatewaySettings = GatewaySettings()
     limits: ApiLimits = ApiLimits()
+    rate_limits: RateLimitSettings = RateLimitSettings()
     supervisor: SupervisorSettings = SupervisorSettings()
     store: StoreSettings = StoreSettings()
     ledger: LedgerSettings = LedgerSettings()
@@ -61,6 +63,7 @@ STRUCTS: Mapping[str, type[msgspec.Struct]] = {
     "residency": ResidencySettings,
     "gateway": GatewaySettings,
     "limits": ApiLimits,
+    "rate_limits": RateLimitSettings,
     "supervisor": SupervisorSettings,
     "store": StoreSettings,
     "ledger": LedgerSettings,

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from headway.core.base.clock import Clock
@@ -13,7 +14,7 @@ from headway.core.route.admit import AdmitLimits, Admitter
 from headway.core.tenancy.account_metrics import ACCOUNT_CATALOGUE, ADMIN_REFUSED, KEY_CHECKS
 from headway.core.tenancy.book import AccountStore
 from headway.core.tenancy.ledger_metrics import LEDGER_CATALOGUE
-from headway.core.tenancy.metrics import CLASS_CATALOGUE
+from headway.core.tenancy.metrics import CLASS_CATALOGUE, LIMIT_CATALOGUE
 from headway.core.tenancy.tenant import Tenant, read_tenants
 from headway.service.gateway.accounts import Accounts, Caller, call_here
 from headway.service.gateway.admin import AccountPages
@@ -25,6 +26,9 @@ from headway.service.gateway.encode import Encoder
 from headway.service.gateway.gauges import EngineTotals, Gauges
 from headway.service.gateway.journey import Books
 from headway.service.gateway.ledger import Keeper
+from headway.service.gateway.limit_answers import LimitRules
+from headway.service.gateway.limit_counts import Denials, SharedState, samples
+from headway.service.gateway.limit_settings import RateLimitSettings, limits_of
 from headway.service.gateway.meter import Meter
 from headway.service.gateway.model import Directory, ServedModel
 from headway.service.gateway.models import Models, Served
@@ -73,6 +77,8 @@ class GatewayNeeds(NamedTuple):
     books: Books = Books(NoLimits(), NoLedger(), NoPrices(), time.time, "")
     access: Access = Access()
     keeper: Keeper | None = None  # of the ledger in `books`, if it is to be counted
+    rate_limits: RateLimitSettings = RateLimitSettings()
+    limit_state: SharedState | None = None  # of the store of `books`, where several share one
 
 
 class Assembled(NamedTuple):
@@ -104,11 +110,13 @@ class Assembled(NamedTuple):
 
 def assemble(needs: GatewayNeeds) -> Assembled:
     """Build every part once; to be called on the event loop."""
-    exporter = Exporter(
-        (*CATALOGUE, *CLASS_CATALOGUE, *FLEET_CATALOGUE, *ACCOUNT_CATALOGUE, *LEDGER_CATALOGUE), {}
-    )
+    catalogues = (CATALOGUE, CLASS_CATALOGUE, FLEET_CATALOGUE, LIMIT_CATALOGUE)
+    more = (ACCOUNT_CATALOGUE, LEDGER_CATALOGUE)
+    exporter = Exporter([metric for each in (*catalogues, *more) for metric in each], {})
     if needs.keeper is not None:
         exporter.add_source(needs.keeper.samples)
+    if needs.limit_state is not None:
+        exporter.add_source(partial(samples, needs.limit_state))
     models = Models([_serve(each, needs, exporter) for each in needs.models])
     condition = Condition(
         {each.model.names[0]: each.pool.view for each in needs.models}, needs.settings.live_timeout
@@ -127,9 +135,9 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         pages=Pages(condition, models, exporter, needs.version),
         token_pages=TokenPages(models, needs.api_limits),
         fingerprint=f"headway-{needs.version}",
-        books=needs.books,
         keys=_key_ring(needs, accounts, tokens),
         admin=_admin(needs, accounts, exporter),
+        books=needs.books._replace(rules=_rules(needs, exporter)),
     )
     return Assembled(Gateway(parts), models, exporter, accounts, tokens)
 
@@ -213,6 +221,15 @@ def _admin(
         routes += AccountPages(accounts, reserved).routes()
     keys = AdminKeys(access.admin_keys, time.monotonic)
     return AdminRoutes(keys, RouteTable(routes), lambda: exporter.add(ADMIN_REFUSED))
+
+
+def _rules(needs: GatewayNeeds, exporter: Exporter) -> LimitRules:
+    settings = needs.rate_limits
+    return needs.books.rules._replace(
+        limits_of=partial(limits_of, settings),
+        on_denied=Denials(exporter, by_tenant=settings.metrics_by_tenant).count,
+        reserve_tokens=settings.reserve_tokens,
+    )
 
 
 def _labelled(exporter: Exporter, name: str) -> Labelled:

@@ -13,6 +13,7 @@ from headway.core.base.errors import (
     DeadlineUnmeetable,
     HeadwayError,
     QueueFull,
+    RateLimited,
     ReplicaNotReady,
     ShuttingDown,
     Unauthorized,
@@ -45,6 +46,7 @@ FINISHED_REASONS: Mapping[FinishReason, str] = {
 OUTCOMES: Sequence[tuple[type[HeadwayError], Outcome]] = (
     (Unauthorized, Outcome.UNAUTHORIZED),
     (ClientSilent, Outcome.CANCELLED),
+    (RateLimited, Outcome.REJECTED_LIMIT),
     (ClientError, Outcome.INVALID),
     (QueueFull, Outcome.REJECTED_QUEUE_FULL),
     (DeadlineUnmeetable, Outcome.REJECTED_DEADLINE),

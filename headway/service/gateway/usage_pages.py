@@ -102,9 +102,7 @@ def _cursor(text: str | None) -> tuple[float, str] | None:
     try:
         return read_number(began), request_id
     except ValueError:
-        raise InvalidRequest(
-            "before is the `next` of the page before.", param="before"
-        ) from None
+        raise InvalidRequest("before is the `next` of the page before.", param="before") from None
 
 
 def read_number(text: str) -> float:

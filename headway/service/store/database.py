@@ -163,9 +163,7 @@ def migrate(engine: Engine) -> None:
     config.set_main_option("path_separator", "os")
     with engine.begin() as connection:  # on SQLite this is the write lock already
         if connection.dialect.name == "postgresql":
-            connection.execute(
-                text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK}
-            )
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
 

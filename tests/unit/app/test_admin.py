@@ -208,7 +208,9 @@ def test_a_gateway_without_a_database_imports_no_library_of_one() -> None:
         "names = ('sqlalchemy', 'alembic', 'psycopg', 'redis', 'jwt', 'sqlite3')\n"
         "print([name for name in names if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"
 
 

@@ -28,6 +28,7 @@ from headway.core.messages.path import (
     Usage,
 )
 from headway.core.route.admit import Admitter
+from headway.core.tenancy.limits import LimitStore
 from headway.service.gateway.assemble import Access, GatewayNeeds, ModelNeeds, assemble
 from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.encode import Encoder
@@ -35,6 +36,7 @@ from headway.service.gateway.gauges import EngineTotals
 from headway.service.gateway.journey import Books
 from headway.service.gateway.ledger import Keeper
 from headway.service.gateway.lifecycle import HttpServer, bind
+from headway.service.gateway.limit_settings import RateLimitSettings
 from headway.service.gateway.model import ServedModel
 from headway.service.gateway.server import Gateway
 from headway.service.gateway.settings import GatewaySettings
@@ -392,6 +394,8 @@ async def site(
     books: Books | None = None,
     access: Access = Access(),
     keeper: Keeper | None = None,
+    rate_limits: RateLimitSettings | None = None,
+    limit_store: LimitStore | None = None,
 ) -> AsyncGenerator[Site]:
     """A gateway that serves on a free loopback port until the block ends."""
     chosen = msgspec.structs.replace(settings or GatewaySettings(), port=0)
@@ -423,6 +427,8 @@ async def site(
             books=books or Books(NoLimits(), NoLedger(), NoPrices(), time.time, ""),
             access=access,
             keeper=keeper,
+            books=Books(limit_store or NoLimits(), NoLedger(), NoPrices(), time.time, "test"),
+            rate_limits=rate_limits or RateLimitSettings(),
         )
     )
     listener = bind(chosen)

@@ -125,7 +125,9 @@ def test_a_newer_schema_is_refused_and_left_alone(url: str) -> None:
 def test_a_file_has_wal_and_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "headway.db"
     database = open_database(file_url(path))
-    mode = database.read(lambda connection: connection.execute(text("PRAGMA journal_mode")).scalar())
+    mode = database.read(
+        lambda connection: connection.execute(text("PRAGMA journal_mode")).scalar()
+    )
     database.close()
     assert mode == "wal"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -205,8 +207,10 @@ def test_calls_of_a_thread_run_off_the_loop_and_in_order(tmp_path: Path) -> None
         thread = DatabaseThread(database)
         seen: list[int] = []
         names = await asyncio.gather(
-            *(thread.run(lambda n=n: (seen.append(n), threading.current_thread().name)[1])  # type: ignore[misc]
-              for n in range(20))
+            *(
+                thread.run(lambda n=n: (seen.append(n), threading.current_thread().name)[1])  # type: ignore[misc]
+                for n in range(20)
+            )
         )
         assert all(name.startswith("database") for name in names)
         thread.close()
