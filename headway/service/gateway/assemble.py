@@ -9,7 +9,12 @@ from headway.core.base.metrics import CATALOGUE
 from headway.core.engine.settings import EngineSettings, waiting_limit
 from headway.core.fleet.metrics import FLEET_CATALOGUE
 from headway.core.route.admit import AdmitLimits, Admitter
+from headway.core.route.choose import Chooser
+from headway.core.route.degrade import Congestion
+from headway.core.route.routing_metrics import ROUTING_CATALOGUE
+from headway.core.route.table import PoolFacts, RoutesSettings, RouteTable
 from headway.core.tenancy.metrics import CLASS_CATALOGUE
+from headway.core.tenancy.tenant import read_targets
 from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.gauges import EngineTotals, Gauges
@@ -19,8 +24,10 @@ from headway.service.gateway.model import Directory, ServedModel
 from headway.service.gateway.models import Models, Served
 from headway.service.gateway.pages import Condition, Pages
 from headway.service.gateway.relay import Relay, Seeds
+from headway.service.gateway.routing import Routing
 from headway.service.gateway.server import Gateway, Parts
 from headway.service.gateway.settings import GatewaySettings
+from headway.service.gateway.sizer import make_sizer
 from headway.service.gateway.tokens import TokenPages
 from headway.service.observe.prometheus import Exporter, Labelled
 from headway.service.openai.limits import ApiLimits
@@ -37,6 +44,7 @@ class ModelNeeds(NamedTuple):
     encoder: Encoder
     pool: Pool
     totals: EngineTotals
+    modalities: tuple[str, ...] = ()  # that it takes beside text
 
 
 class GatewayNeeds(NamedTuple):
@@ -49,6 +57,7 @@ class GatewayNeeds(NamedTuple):
     clock: Clock
     version: str
     books: Books = Books(NoLimits(), NoLedger(), NoPrices(), time.time, "")
+    routes: RoutesSettings | None = None  # checked against the models; None: each by its names
 
 
 class Assembled(NamedTuple):
@@ -61,8 +70,10 @@ class Assembled(NamedTuple):
 
 def assemble(needs: GatewayNeeds) -> Assembled:
     """Build every part once; to be called on the event loop."""
-    exporter = Exporter((*CATALOGUE, *CLASS_CATALOGUE, *FLEET_CATALOGUE), {})
-    models = Models([_serve(each, needs, exporter) for each in needs.models])
+    catalogue = (*CATALOGUE, *CLASS_CATALOGUE, *FLEET_CATALOGUE, *ROUTING_CATALOGUE)
+    exporter = Exporter(catalogue, {})
+    table = RouteTable(needs.routes or RoutesSettings(), pool_facts(needs.models))
+    models = Models([_serve(each, needs, exporter) for each in needs.models], table.names)
     condition = Condition(
         {each.model.names[0]: each.pool.view for each in needs.models}, needs.settings.live_timeout
     )
@@ -79,8 +90,24 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         token_pages=TokenPages(models, needs.api_limits),
         fingerprint=f"headway-{needs.version}",
         books=needs.books,
+        routing=_routing(needs, table, models),
     )
     return Assembled(Gateway(parts), models, exporter)
+
+
+def pool_facts(models: Sequence[ModelNeeds]) -> list[PoolFacts]:
+    """What routes are checked against."""
+    return [PoolFacts(names=each.model.names, modalities=each.modalities) for each in models]
+
+
+def _routing(needs: GatewayNeeds, table: RouteTable, models: Models) -> Routing:
+    routes = table.settings
+    congestion = None
+    if routes.degrade is not None:
+        congestion = Congestion(routes.degrade, read_targets(needs.settings.slo_ttft))
+    sizer = None if routes.auto is None else make_sizer(routes.auto)
+    chooser = Chooser(table, sizer, congestion)
+    return Routing(chooser, models, needs.clock, is_configured=needs.routes is not None)
 
 
 def admit_limits(engine: EngineSettings, context_length: int) -> AdmitLimits:
