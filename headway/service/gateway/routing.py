@@ -100,9 +100,7 @@ class Routing:
             request = msgspec.structs.replace(
                 request, model=f"{request.model}{AT}{version}" if request.model else version
             )
-        tenant = request.asker.tenant
-        found = self.table.find(request.model)
-        self._check_allowed(tenant, found)
+        found = self._found(request.model, request.asker.tenant)
         ask = ask_of(request, request_id)
         choice = self._chooser.choose(ask, found, self._state, self._clock.now())
         self._note(found, choice)
@@ -180,10 +178,22 @@ class Routing:
     def _count_degraded(self, served: Served, kind: str) -> None:
         served.meter.exporter.add(DEGRADED, kind=kind)
 
-    def _check_allowed(self, tenant: Tenant, found: Found) -> None:
-        """A model that the tenant may not use is, to that one, a model that there is not."""
-        if tenant.models and found.name not in tenant.models:
-            raise unknown(found.name, tenant.models)
+    def _found(self, asked: str | None, tenant: Tenant) -> Found:
+        """What the name stands for; raises ModelNotFound.
+
+        A model that the tenant may not use is, to that one, a model that there is not; who names
+        none gets the first of those it may use.
+        """
+        allowed = tenant.models
+        found = self.table.find(asked)
+        if not allowed or found.name in allowed:
+            return found
+        if asked is None:
+            known = [name for name in self.table.names if name in allowed]
+            return self.table.find(known[0] if known else allowed[0])
+        if asked in allowed:  # an alias
+            return found
+        raise unknown(asked, allowed)
 
     def _routed(self, ask: Ask, choice: Choice, request: Request) -> Routed:
         bound = choice.route.max_tokens

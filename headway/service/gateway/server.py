@@ -25,6 +25,8 @@ from headway.service.gateway.auth import KeyRing
 from headway.service.gateway.encode import off_loop
 from headway.service.gateway.flights import Flights
 from headway.service.gateway.generate import GENERATORS, Generator, Request
+from headway.service.gateway.heartbeat import PATH as BEAT_PATH
+from headway.service.gateway.heartbeat import Beats
 from headway.service.gateway.http import ClientGone, Exchange, Header, Receive, Scope, Send
 from headway.service.gateway.journey import Books, Journey
 from headway.service.gateway.meter import Meter
@@ -73,6 +75,7 @@ class Gateway:
         has_promises = bool(settings.tenant or settings.slo_ttft)
         self._targets = read_targets(settings.slo_ttft) if has_promises else {}
         self._flights = Flights()
+        self._beats = Beats(parts.clock, Seconds(settings.heartbeat_timeout))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI connection: an HTTP request, from its header to the end of its answer."""
@@ -85,6 +88,8 @@ class Gateway:
                 await self._generate(exchange, generator)
             elif tokens is not None and exchange.method == "POST":
                 await self._tell(exchange, tokens)
+            elif exchange.method == "POST" and BEAT_PATH.fullmatch(exchange.path):
+                await self._answer_page(exchange, self._beaten(exchange))
             else:
                 await self._show(exchange, takes_post=bool(generator or tokens))
         except ClientGone:
@@ -128,6 +133,9 @@ class Gateway:
 
         await self._answer_page(exchange, told())
 
+    async def _beaten(self, exchange: Exchange) -> Page:
+        return self._beats.beat(exchange, self._keys.check(exchange.headers("authorization")))
+
     async def _answer_page(self, exchange: Exchange, page: Awaitable[Page]) -> None:
         """Send a page that is whole, or why there is none."""
         try:
@@ -169,6 +177,23 @@ class Gateway:
         request = self._stamped(await self._read(exchange, generator, model), principal.tenant)
         await journey.enter(principal)
         routed = parts.routing.route(request, exchange.id, version)
+        journey.routed(routed.route, routed.served.meter, request.asker.slo_class)
+        with self._beats.watched(exchange, principal) as beside:
+            if request.stream:
+                beside.append(stream.keep_alive)
+            relayed = self._relayed(exchange, generator, routed, stream, journey)
+            await self._flights.run(exchange, relayed, *(each() for each in beside))
+
+    async def _relayed(
+        self,
+        exchange: Exchange,
+        generator: Generator,
+        routed: Routed,
+        stream: SseStream,
+        journey: Journey,
+    ) -> None:
+        """Through the pool of its model, and every event to the client."""
+        parts, request = self._parts, routed.request
         if request.unknown_fields:
             routed.served.meter.exporter.add(metrics.UNKNOWN_FIELDS, len(request.unknown_fields))
         created = int(self._wall_clock())
@@ -183,9 +208,7 @@ class Gateway:
             return generator.answer(head, by.request, made, by.served.encoder.tokenizer)
 
         sink = _Sink(exchange, stream if request.stream else None, journey)
-        attempt = Attempt(exchange, parts.routing, journey, make, sink.take)
-        keep_alive = stream.keep_alive() if request.stream else None
-        await self._flights.run(exchange, attempt.run(routed), keep_alive)
+        await Attempt(exchange, parts.routing, journey, make, sink.take).run(routed)
 
     async def _read(
         self, exchange: Exchange, generator: Generator, model: str | None
