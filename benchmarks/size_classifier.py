@@ -26,7 +26,7 @@ from run_workloads import commit, machine, versions
 from headway.core.route.features import Prompt, features, score
 from headway.core.route.size import ClassifierSizer, ScoreSizer, Size
 from headway.core.route.table import AutoSettings
-from headway.service.gateway.sizer import packaged_model
+from headway.service.gateway.route_parts import packaged_model
 from tools.size_prompts import Example, examples, load
 from tools.train_classifier import own_prompts
 

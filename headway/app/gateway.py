@@ -15,7 +15,7 @@ import msgspec
 import uvloop
 
 from headway import __version__
-from headway.app.fleet import OpenedModel, about, check_names, fitted, opened
+from headway.app.fleet import OpenedModel, about, check_names, check_routes, fitted, opened
 from headway.app.model_source import locate
 from headway.app.settings import Settings
 from headway.app.settle import give_back
@@ -84,6 +84,7 @@ def open_all(models: Sequence[Settings], progress: ConsoleProgress) -> list[Open
         for index, (each, file) in enumerate(located(each, progress) for each in models)
     ]
     check_names(found)
+    check_routes(found)
     fitted(found, available_bytes())
     return found
 
@@ -305,6 +306,7 @@ class _Process:
                 models=models,
                 clock=self._clock,
                 version=__version__,
+                routes=settings.routes,
             )
         )
 

@@ -16,6 +16,7 @@ from headway.core.base.errors import InvalidSetting
 from headway.core.base.model_card import ModelCard
 from headway.core.engine.settings import EngineSettings
 from headway.core.fleet.residency import ResidencySettings
+from headway.core.route.table import RoutesSettings
 from headway.service.control.health import SupervisorSettings
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.openai.limits import ApiLimits
@@ -23,6 +24,7 @@ from headway.service.wire.spec import ReplicaSpec
 
 # Kubernetes puts such variables into every pod beside a service named "headway".
 SERVICE_LINK = re.compile(r"HEADWAY_(.+_)?(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP)(_.*)?)?)")
+ROUTES = "routes"  # key of a section in a file
 OTHER_VARIABLES = frozenset({"HEADWAY_CONFIG"})
 OTHER_PREFIXES = ("HEADWAY_TEST_", "HEADWAY_BENCH_")
 
@@ -44,6 +46,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     gateway: GatewaySettings = GatewaySettings()
     limits: ApiLimits = ApiLimits()
     supervisor: SupervisorSettings = SupervisorSettings()
+    routes: RoutesSettings | None = None  # a section of the file
 
 
 STRUCTS: Mapping[str, type[msgspec.Struct]] = {
@@ -93,6 +96,7 @@ def merge_models(
             raise InvalidSetting(
                 document.where("model"), f"stands beside {MODELS}; put it into that list"
             )
+    routes = document.convert(ROUTES, RoutesSettings) if ROUTES in content else None
     values = _from_file(document)
     values |= _from_environment(environment)
     for key, raw in flags.items():
@@ -107,7 +111,8 @@ def merge_models(
         raise InvalidSetting(
             "served_model_name", "names one model, and there are several; give each its own"
         )
-    return tuple(_build(values | entry) for entry in entries or [{}])
+    trees = [_build(values | entry) for entry in entries or [{}]]
+    return tuple(msgspec.structs.replace(tree, routes=routes) for tree in trees)
 
 
 def _named(flags: Mapping[str, object], environment: Mapping[str, str]) -> list[Values]:

@@ -116,10 +116,16 @@ def check(settings: RoutesSettings, pools: Sequence[PoolFacts]) -> None:
 
 
 class RouteTable:
-    """Finds what a name stands for; made of settings that `check` has let pass."""
+    """Finds what a name stands for; made of settings that `check` has let pass.
 
-    def __init__(self, settings: RoutesSettings, pools: Sequence[PoolFacts]) -> None:
+    Not configured, every pool is found by its own names, and clients are told nothing of routes.
+    """
+
+    def __init__(
+        self, settings: RoutesSettings, pools: Sequence[PoolFacts], *, is_configured: bool = True
+    ) -> None:
         self.settings = settings
+        self.is_configured = is_configured
         self.pools: Mapping[str, PoolFacts] = {pool.names[0]: pool for pool in pools}
         self._by_name: dict[str, Found] = {}
         for pool in pools:

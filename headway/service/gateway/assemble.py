@@ -9,12 +9,9 @@ from headway.core.base.metrics import CATALOGUE
 from headway.core.engine.settings import EngineSettings, waiting_limit
 from headway.core.fleet.metrics import FLEET_CATALOGUE
 from headway.core.route.admit import AdmitLimits, Admitter
-from headway.core.route.choose import Chooser
-from headway.core.route.degrade import Congestion
 from headway.core.route.routing_metrics import ROUTING_CATALOGUE
-from headway.core.route.table import PoolFacts, RoutesSettings, RouteTable
+from headway.core.route.table import PoolFacts, RoutesSettings
 from headway.core.tenancy.metrics import CLASS_CATALOGUE
-from headway.core.tenancy.tenant import read_targets
 from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.gauges import EngineTotals, Gauges
@@ -24,10 +21,9 @@ from headway.service.gateway.model import Directory, ServedModel
 from headway.service.gateway.models import Models, Served
 from headway.service.gateway.pages import Condition, Pages
 from headway.service.gateway.relay import Relay, Seeds
-from headway.service.gateway.routing import Routing
+from headway.service.gateway.route_parts import make_routing, make_table
 from headway.service.gateway.server import Gateway, Parts
 from headway.service.gateway.settings import GatewaySettings
-from headway.service.gateway.sizer import make_sizer
 from headway.service.gateway.tokens import TokenPages
 from headway.service.observe.prometheus import Exporter, Labelled
 from headway.service.openai.limits import ApiLimits
@@ -72,7 +68,8 @@ def assemble(needs: GatewayNeeds) -> Assembled:
     """Build every part once; to be called on the event loop."""
     catalogue = (*CATALOGUE, *CLASS_CATALOGUE, *FLEET_CATALOGUE, *ROUTING_CATALOGUE)
     exporter = Exporter(catalogue, {})
-    table = RouteTable(needs.routes or RoutesSettings(), pool_facts(needs.models))
+    pools = [PoolFacts(names=each.model.names, modalities=each.modalities) for each in needs.models]
+    table = make_table(needs.routes, pools)
     models = Models([_serve(each, needs, exporter) for each in needs.models], table.names)
     condition = Condition(
         {each.model.names[0]: each.pool.view for each in needs.models}, needs.settings.live_timeout
@@ -90,24 +87,9 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         token_pages=TokenPages(models, needs.api_limits),
         fingerprint=f"headway-{needs.version}",
         books=needs.books,
-        routing=_routing(needs, table, models),
+        routing=make_routing(table, models, needs.clock, needs.settings.slo_ttft),
     )
     return Assembled(Gateway(parts), models, exporter)
-
-
-def pool_facts(models: Sequence[ModelNeeds]) -> list[PoolFacts]:
-    """What routes are checked against."""
-    return [PoolFacts(names=each.model.names, modalities=each.modalities) for each in models]
-
-
-def _routing(needs: GatewayNeeds, table: RouteTable, models: Models) -> Routing:
-    routes = table.settings
-    congestion = None
-    if routes.degrade is not None:
-        congestion = Congestion(routes.degrade, read_targets(needs.settings.slo_ttft))
-    sizer = None if routes.auto is None else make_sizer(routes.auto)
-    chooser = Chooser(table, sizer, congestion)
-    return Routing(chooser, models, needs.clock, is_configured=needs.routes is not None)
 
 
 def admit_limits(engine: EngineSettings, context_length: int) -> AdmitLimits:

@@ -68,16 +68,13 @@ class Routed(NamedTuple):
 class Routing:
     """Routes requests of one gateway; used on its event loop only."""
 
-    def __init__(
-        self, chooser: Chooser, models: Models, clock: Clock, *, is_configured: bool
-    ) -> None:
+    def __init__(self, chooser: Chooser, models: Models, clock: Clock) -> None:
         self._chooser = chooser
         self._models = models
         self._clock = clock
-        self._is_configured = is_configured  # else every model is its own route, and nothing is told
         self._avoided: set[tuple[str, str]] = set()  # (route, pool): told of in the log
         self._cascades: dict[str, list[int]] = {}  # pool -> answered first, of them escalated
-        for served in models.all if is_configured else ():
+        for served in models.all if self.table.is_configured else ():
             served.meter.exporter.add_source(lambda name=served.name: self._samples(name))
 
     @property
@@ -156,7 +153,7 @@ class Routing:
 
     def tell(self, exchange: Exchange, routed: Routed) -> None:
         """Put the route into the answer's headers; once the answer has begun, into none."""
-        if not self._is_configured:
+        if not self.table.is_configured:
             return
         route = routed.route
         exchange.add_header("x-headway-model", route.model)
@@ -205,7 +202,7 @@ class Routing:
 
     def _note(self, found: Found, choice: Choice) -> None:
         """Count the decision, and log when a pool begins or ceases to be avoided."""
-        if not self._is_configured:
+        if not self.table.is_configured:
             return
         route = choice.route
         meter = self._models.find(route.model).meter

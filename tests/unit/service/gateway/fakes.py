@@ -27,6 +27,7 @@ from headway.core.messages.path import (
     Usage,
 )
 from headway.core.route.admit import Admitter
+from headway.core.route.table import RoutesSettings
 from headway.service.gateway.assemble import GatewayNeeds, ModelNeeds, assemble
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.gauges import EngineTotals
@@ -385,8 +386,13 @@ async def site(
     replica: FakeReplica | None = None,
     names: tuple[str, ...] = ("m", "m-alias"),
     others: Mapping[tuple[str, ...], FakeReplica] | None = None,
+    routes: Mapping[str, object] | None = None,
+    images: Sequence[str] = (),
 ) -> AsyncGenerator[Site]:
-    """A gateway that serves on a free loopback port until the block ends."""
+    """A gateway that serves on a free loopback port until the block ends.
+
+    images  models (by their first names) that take images
+    """
     chosen = msgspec.structs.replace(settings or GatewaySettings(), port=0)
     fake = replica or FakeReplica()
     encoder = Encoder(CharTokenizer(), JoiningTemplate(), 2)
@@ -408,11 +414,13 @@ async def site(
                     encoder=encoder,
                     pool=pool,
                     totals=EngineTotals(),
+                    modalities=("image",) if each[0] in images else (),
                 )
                 for each, pool in [(names, fake), *(others or {}).items()]
             ],
             clock=SystemClock(),
             version="1.2.3",
+            routes=None if routes is None else msgspec.convert(routes, RoutesSettings),
         )
     )
     listener = bind(chosen)
