@@ -1,9 +1,10 @@
 """Trains the classifier behind `model: auto` and writes its weights into the package.
 
-python tools/train_classifier.py                    train, say how good it is, write the weights
-python tools/train_classifier.py --data OWN.jsonl   also on prompts of your own, one JSON object a
-                                                    line: {"text": ..., "size": ..., "family": ...}
-python tools/train_classifier.py --check            write nothing
+PYTHONPATH=. python tools/train_classifier.py            train, judge, write the weights
+PYTHONPATH=. python tools/train_classifier.py --check    write nothing
+PYTHONPATH=. python tools/train_classifier.py --data OWN.jsonl
+                     also on prompts of your own, one JSON object a line:
+                     {"text": ..., "size": "small", "family": ...}
 
 Multinomial logistic regression over the features and hashed n-grams that `core.route.size` computes
 at run time, fitted with plain NumPy. How strongly it is held back (`--l2`) was chosen by leaving out
