@@ -3,7 +3,7 @@
 A pool's *pressure* for a class is how far it is towards its threshold: expected wait over what the
 class is promised, queue over the share of it that may be taken, or the engine's rung. It counts
 as congested from pressure 1 on, until it has been below `leave_below` for `hold_s`: answers
-do not change back and forth at the border.
+do not change back and forth at the border. Nobody watches it but the requests that come.
 """
 
 from collections.abc import Mapping, Sequence
@@ -104,15 +104,12 @@ class Congestion:
         """Look at the pool now; remembers what it said for the next time."""
         key = (pool, slo_class)
         pressure = self.pressure(state, slo_class)
-        was = key in self._until
+        was = now < self._until.get(key, now)
         if pressure >= 1.0 or (was and pressure >= self._settings.leave_below):
             self._until[key] = Seconds(now + self._settings.hold_s)
             return True
-        if was and now < self._until[key]:
-            return True
-        self._until.pop(key, None)
-        return False
+        return was
 
-    def congested(self) -> frozenset[tuple[str, SloClass]]:
-        """The pools and classes that counted as congested when they were looked at last."""
-        return frozenset(self._until)
+    def congested(self, now: Seconds) -> frozenset[tuple[str, SloClass]]:
+        """The pools and classes that count as congested, as far as requests have looked at them."""
+        return frozenset(key for key, until in self._until.items() if now < until)

@@ -230,7 +230,7 @@ class Routing:
 
     def _samples(self, pool: str) -> Iterable[Sample]:
         if self._chooser.congestion is not None:
-            congested = self._chooser.congestion.congested()
+            congested = self._chooser.congestion.congested(self._clock.now())
             for each in SloClass:
                 labels = {"slo_class": each.name.lower()}
                 yield Sample(CONGESTED, float((pool, each) in congested), labels)

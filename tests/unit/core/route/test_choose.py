@@ -256,10 +256,10 @@ def test_degrading_does_not_flap_at_the_border() -> None:
     bench.states["large"] = PoolState(queue_share=0.8)
     assert bench.choose("large", now=0.0).route.model == "medium"
     bench.states["large"] = PoolState(queue_share=0.6)
-    assert bench.choose("large", now=20.0).route.model == "medium"
+    assert bench.choose("large", now=4.0).route.model == "medium"
     bench.states["large"] = PoolState()
-    assert bench.choose("large", now=24.0).route.model == "medium"
-    assert bench.choose("large", now=25.0).route.model == "large"
+    assert bench.choose("large", now=8.0).route.model == "medium"
+    assert bench.choose("large", now=9.0).route.model == "large"
 
 
 def test_a_refusal_is_made_good_by_the_first_smaller_pool_that_is_up() -> None:

@@ -50,12 +50,12 @@ def test_a_pool_is_congested_until_it_has_been_well_below_its_threshold_for_a_wh
 
     assert not look(2.9, 0.0)
     assert look(3.0, 1.0)
-    assert look(2.5, 10.0)  # below the threshold, and not well below
-    assert look(0.0, 14.9)  # well below, and not for long enough
-    assert watched.congested() == {("large", STANDARD)}
-    assert not look(0.0, 15.0)
-    assert watched.congested() == frozenset()
-    assert not look(2.5, 16.0)  # from below, this is not congested
+    assert look(2.5, 5.0)  # below the threshold, and not well below
+    assert look(0.0, 9.9)  # well below, and not for long enough
+    assert watched.congested(Seconds(9.9)) == {("large", STANDARD)}
+    assert not look(0.0, 10.0)
+    assert watched.congested(Seconds(10.0)) == frozenset()
+    assert not look(2.5, 11.0)  # from below, this is not congested
 
 
 def test_classes_and_pools_are_judged_apart() -> None:
