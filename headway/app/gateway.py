@@ -17,7 +17,7 @@ import msgspec
 import uvloop
 
 from headway import __version__
-from headway.app.fleet import OpenedModel, about, check_names, fitted, opened
+from headway.app.fleet import OpenedModel, about, check_names, check_routes, fitted, opened
 from headway.app.limits import TenantLimits
 from headway.app.model_source import locate
 from headway.app.settings import Settings
@@ -106,6 +106,7 @@ def open_all(models: Sequence[Settings], progress: ConsoleProgress) -> list[Open
         for index, (each, file) in enumerate(located(each, progress) for each in models)
     ]
     check_names(found)
+    check_routes(found)
     fitted(found, available_bytes())
     return found
 
@@ -363,6 +364,7 @@ class _Process:
                 keeper=keeper,
                 rate_limits=settings.rate_limits,
                 limit_state=self._limits.state,
+                routes=settings.routes,
             )
         )
 

@@ -16,6 +16,7 @@ from headway.core.base.errors import InvalidSetting
 from headway.core.base.model_card import ModelCard
 from headway.core.engine.settings import EngineSettings
 from headway.core.fleet.residency import ResidencySettings
+from headway.core.route.table import RoutesSettings
 from headway.service.control.health import SupervisorSettings
 from headway.service.gateway.jwt_settings import JwtSettings
 from headway.service.gateway.limit_settings import RateLimitSettings
@@ -28,6 +29,7 @@ from headway.service.wire.spec import ReplicaSpec
 # Kubernetes puts such variables into every pod beside a service named "headway".
 SERVICE_LINK = re.compile(r"HEADWAY_(.+_)?(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP)(_.*)?)?)")
 JWT = "jwt"  # key of a section in a file
+ROUTES = "routes"  # key of a section in a file
 OTHER_VARIABLES = frozenset({"HEADWAY_CONFIG"})
 OTHER_PREFIXES = ("HEADWAY_TEST_", "HEADWAY_BENCH_")
 
@@ -53,6 +55,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     store: StoreSettings = StoreSettings()
     ledger: LedgerSettings = LedgerSettings()
     jwt: JwtSettings | None = None  # a section of the file
+    routes: RoutesSettings | None = None  # a section of the file
 
 
 STRUCTS: Mapping[str, type[msgspec.Struct]] = {
@@ -106,6 +109,7 @@ def merge_models(
                 document.where("model"), f"stands beside {MODELS}; put it into that list"
             )
     jwt = document.convert(JWT, JwtSettings) if JWT in content else None
+    routes = document.convert(ROUTES, RoutesSettings) if ROUTES in content else None
     values = _from_file(document)
     values |= _from_environment(environment)
     for key, raw in flags.items():
@@ -121,7 +125,7 @@ def merge_models(
             "served_model_name", "names one model, and there are several; give each its own"
         )
     trees = [_build(values | entry) for entry in entries or [{}]]
-    return tuple(msgspec.structs.replace(tree, jwt=jwt) for tree in trees)
+    return tuple(msgspec.structs.replace(tree, jwt=jwt, routes=routes) for tree in trees)
 
 
 def _named(flags: Mapping[str, object], environment: Mapping[str, str]) -> list[Values]:

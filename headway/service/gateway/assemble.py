@@ -7,14 +7,11 @@ from functools import partial
 from typing import NamedTuple
 
 from headway.core.base.clock import Clock
-from headway.core.base.metrics import CATALOGUE
 from headway.core.engine.settings import EngineSettings, waiting_limit
-from headway.core.fleet.metrics import FLEET_CATALOGUE
 from headway.core.route.admit import AdmitLimits, Admitter
-from headway.core.tenancy.account_metrics import ACCOUNT_CATALOGUE, ADMIN_REFUSED, KEY_CHECKS
+from headway.core.route.table import PoolFacts, RoutesSettings
+from headway.core.tenancy.account_metrics import ADMIN_REFUSED, KEY_CHECKS
 from headway.core.tenancy.book import AccountStore
-from headway.core.tenancy.ledger_metrics import LEDGER_CATALOGUE
-from headway.core.tenancy.metrics import CLASS_CATALOGUE, LIMIT_CATALOGUE
 from headway.core.tenancy.tenant import Tenant, read_tenants
 from headway.service.gateway.accounts import Accounts, Caller, call_here
 from headway.service.gateway.admin import AccountPages
@@ -34,9 +31,11 @@ from headway.service.gateway.model import Directory, ServedModel
 from headway.service.gateway.models import Models, Served
 from headway.service.gateway.pages import Condition, Pages
 from headway.service.gateway.relay import Relay, Seeds
+from headway.service.gateway.route_parts import make_routing, make_table
 from headway.service.gateway.server import Gateway, Parts
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.gateway.tokens import TokenPages
+from headway.service.observe.catalogue import EVERYTHING
 from headway.service.observe.prometheus import Exporter, Labelled
 from headway.service.openai.limits import ApiLimits
 from headway.service.wire.transport import Pool
@@ -52,6 +51,7 @@ class ModelNeeds(NamedTuple):
     encoder: Encoder
     pool: Pool
     totals: EngineTotals
+    modalities: tuple[str, ...] = ()  # that it takes beside text
 
 
 class Access(NamedTuple):
@@ -79,6 +79,7 @@ class GatewayNeeds(NamedTuple):
     keeper: Keeper | None = None  # of the ledger in `books`, if it is to be counted
     rate_limits: RateLimitSettings = RateLimitSettings()
     limit_state: SharedState | None = None  # of the store of `books`, where several share one
+    routes: RoutesSettings | None = None  # checked against the models; None: each by its names
 
 
 class Assembled(NamedTuple):
@@ -110,14 +111,14 @@ class Assembled(NamedTuple):
 
 def assemble(needs: GatewayNeeds) -> Assembled:
     """Build every part once; to be called on the event loop."""
-    catalogues = (CATALOGUE, CLASS_CATALOGUE, FLEET_CATALOGUE, LIMIT_CATALOGUE)
-    more = (ACCOUNT_CATALOGUE, LEDGER_CATALOGUE)
-    exporter = Exporter([metric for each in (*catalogues, *more) for metric in each], {})
+    exporter = Exporter(EVERYTHING, {})
     if needs.keeper is not None:
         exporter.add_source(needs.keeper.samples)
     if needs.limit_state is not None:
         exporter.add_source(partial(samples, needs.limit_state))
-    models = Models([_serve(each, needs, exporter) for each in needs.models])
+    pools = [PoolFacts(names=each.model.names, modalities=each.modalities) for each in needs.models]
+    table = make_table(needs.routes, pools)
+    models = Models([_serve(each, needs, exporter) for each in needs.models], table.names)
     condition = Condition(
         {each.model.names[0]: each.pool.view for each in needs.models}, needs.settings.live_timeout
     )
@@ -138,6 +139,7 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         keys=_key_ring(needs, accounts, tokens),
         admin=_admin(needs, accounts, exporter),
         books=needs.books._replace(rules=_rules(needs, exporter)),
+        routing=make_routing(table, models, needs.clock, needs.settings.slo_ttft),
     )
     return Assembled(Gateway(parts), models, exporter, accounts, tokens)
 

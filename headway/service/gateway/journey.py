@@ -90,6 +90,8 @@ class Journey:
         self._exchange = exchange
         self._books = books
         self._claim: Claim | None = None
+        self._models: Sequence[str] = ()  # that it may be sent to, where that is not only its route
+        self._is_sized = False
         self._is_closed = False
         self._began = books.wall_clock()
 
@@ -133,17 +135,26 @@ class Journey:
             return max_tokens
         return min(max_tokens, self._books.rules.reserve_tokens)
 
+    def may_call(self, models: Sequence[str]) -> None:
+        """It may be sent to each of these, and is reserved for with all of them at once."""
+        self._models = models
+
     async def sized(self, prompt_tokens: int, max_tokens: int) -> None:
         """Its size is known, and nothing has been sent yet; raises RateLimited.
 
         max_tokens  of all its choices together
+
+        What is sent again elsewhere was reserved the first time.
         """
+        if self._is_sized:
+            return
+        self._is_sized = True
         claim, books = self._claim, self._books
         if claim is not None and self.route is not None:
-            cost = books.pricing.cost(self.route.model, prompt_tokens, 0, max_tokens)
-            self._claim = claim = msgspec.structs.replace(
-                claim, tokens=prompt_tokens + max_tokens, cost=cost
-            )
+            models = self._models or (self.route.model,)
+            cost = sum(books.pricing.cost(each, prompt_tokens, 0, max_tokens) for each in models)
+            tokens = len(models) * (prompt_tokens + max_tokens)
+            self._claim = claim = msgspec.structs.replace(claim, tokens=tokens, cost=cost)
             if claim.limits.depend_on_size:
                 self._check(await _to_the_end(books.limits.reserve(claim, books.wall_clock())))
         if self.notes.is_known:

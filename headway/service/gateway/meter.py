@@ -135,7 +135,7 @@ class RequestMeter:
 
     def sent(self, requests: Sequence[EngineRequest]) -> None:
         """These went to the engine for it."""
-        self._parts = {request.id: _Part(request) for request in requests}
+        self._parts |= {request.id: _Part(request) for request in requests}
 
     def saw(self, event: Event) -> None:
         """An event of one of its engine requests."""

@@ -28,6 +28,7 @@ from headway.core.messages.path import (
     Usage,
 )
 from headway.core.route.admit import Admitter
+from headway.core.route.table import RoutesSettings
 from headway.core.tenancy.limits import LimitStore
 from headway.service.gateway.assemble import Access, GatewayNeeds, ModelNeeds, assemble
 from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
@@ -396,8 +397,13 @@ async def site(
     keeper: Keeper | None = None,
     rate_limits: RateLimitSettings | None = None,
     limit_store: LimitStore | None = None,
+    routes: Mapping[str, object] | None = None,
+    images: Sequence[str] = (),
 ) -> AsyncGenerator[Site]:
-    """A gateway that serves on a free loopback port until the block ends."""
+    """A gateway that serves on a free loopback port until the block ends.
+
+    images  models (by their first names) that take images
+    """
     chosen = msgspec.structs.replace(settings or GatewaySettings(), port=0)
     fake = replica or FakeReplica()
     encoder = Encoder(CharTokenizer(), JoiningTemplate(), 2)
@@ -419,16 +425,18 @@ async def site(
                     encoder=encoder,
                     pool=pool,
                     totals=EngineTotals(),
+                    modalities=("image",) if each[0] in images else (),
                 )
                 for each, pool in [(names, fake), *(others or {}).items()]
             ],
             clock=SystemClock(),
             version="1.2.3",
-            books=books or Books(NoLimits(), NoLedger(), NoPrices(), time.time, ""),
+            books=books
+            or Books(limit_store or NoLimits(), NoLedger(), NoPrices(), time.time, "test"),
             access=access,
             keeper=keeper,
-            books=Books(limit_store or NoLimits(), NoLedger(), NoPrices(), time.time, "test"),
             rate_limits=rate_limits or RateLimitSettings(),
+            routes=None if routes is None else msgspec.convert(routes, RoutesSettings),
         )
     )
     listener = bind(chosen)
