@@ -25,10 +25,12 @@ from headway.service.gateway.auth import KeyRing
 from headway.service.gateway.encode import off_loop
 from headway.service.gateway.flights import Flights
 from headway.service.gateway.generate import GENERATORS, Generator, Request
+from headway.service.gateway.heartbeat import PATH as BEAT_PATH
+from headway.service.gateway.heartbeat import Beats
 from headway.service.gateway.http import ClientGone, Exchange, Header, Receive, Scope, Send
 from headway.service.gateway.journey import Books, Journey
 from headway.service.gateway.meter import Meter
-from headway.service.gateway.models import Models
+from headway.service.gateway.models import Models, Served
 from headway.service.gateway.pages import Condition, Page, Pages
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.gateway.stream import SseStream
@@ -71,6 +73,7 @@ class Gateway:
         has_promises = bool(settings.tenant or settings.slo_ttft)
         self._targets = read_targets(settings.slo_ttft) if has_promises else {}
         self._flights = Flights()
+        self._beats = Beats(parts.clock, Seconds(settings.heartbeat_timeout))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI connection: an HTTP request, from its header to the end of its answer."""
@@ -83,6 +86,8 @@ class Gateway:
                 await self._generate(exchange, generator)
             elif tokens is not None and exchange.method == "POST":
                 await self._tell(exchange, tokens)
+            elif exchange.method == "POST" and BEAT_PATH.fullmatch(exchange.path):
+                await self._answer_page(exchange, self._beaten(exchange))
             else:
                 await self._show(exchange, takes_post=bool(generator or tokens))
         except ClientGone:
@@ -126,6 +131,9 @@ class Gateway:
 
         await self._answer_page(exchange, told())
 
+    async def _beaten(self, exchange: Exchange) -> Page:
+        return self._beats.beat(exchange, self._keys.check(exchange.headers("authorization")))
+
     async def _answer_page(self, exchange: Exchange, page: Awaitable[Page]) -> None:
         """Send a page that is whole, or why there is none."""
         try:
@@ -168,6 +176,23 @@ class Gateway:
         served = parts.models.find(request.model)
         route = Route(asked=request.model or "", model=served.name)
         journey.routed(route, served.meter, request.asker.slo_class)
+        with self._beats.watched(exchange, principal) as beside:
+            if request.stream:
+                beside.append(stream.keep_alive)
+            relayed = self._relayed(exchange, generator, request, served, stream, journey)
+            await self._flights.run(exchange, relayed, *(each() for each in beside))
+
+    async def _relayed(
+        self,
+        exchange: Exchange,
+        generator: Generator,
+        request: Request,
+        served: Served,
+        stream: SseStream,
+        journey: Journey,
+    ) -> None:
+        """Through the model's pool, and every event to the client."""
+        parts = self._parts
         if request.unknown_fields:
             served.meter.exporter.add(metrics.UNKNOWN_FIELDS, len(request.unknown_fields))
         head = AnswerHead(
@@ -178,7 +203,7 @@ class Gateway:
         )
         sink = _Sink(exchange, stream if request.stream else None, journey)
         tokenizer = served.encoder.tokenizer
-        relayed = served.relay.run(
+        await served.relay.run(
             exchange.id,
             request,
             served.directory.facts,
@@ -186,7 +211,6 @@ class Gateway:
             sink.take,
             journey,
         )
-        await self._flights.run(exchange, relayed, stream.keep_alive() if request.stream else None)
 
     async def _read(self, exchange: Exchange, generator: Generator) -> Request:
         settings, limits = self._parts.settings, self._parts.api_limits
