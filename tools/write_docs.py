@@ -13,6 +13,7 @@ from headway.app.options import OPTIONS
 from headway.app.settings import default_of
 from headway.core.base.metrics import CATALOGUE
 from headway.core.fleet.metrics import FLEET_CATALOGUE
+from headway.core.route.metrics import ROUTE_CATALOGUE
 from headway.core.tenancy.metrics import CLASS_CATALOGUE
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -83,7 +84,7 @@ def metrics_document() -> str:
             ", ".join(metric.labels),
             metric.help + (f". **Alert:** {metric.alert}" if metric.alert else ""),
         )
-        for metric in (*CATALOGUE, *CLASS_CATALOGUE, *FLEET_CATALOGUE)
+        for metric in (*CATALOGUE, *CLASS_CATALOGUE, *FLEET_CATALOGUE, *ROUTE_CATALOGUE)
     ]
     return METRICS_HEAD + table(("name", "kind", "unit", "labels", "meaning"), rows)
 

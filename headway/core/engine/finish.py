@@ -47,5 +47,6 @@ def finished_event(group: RequestGroup, reason: FinishReason, now: Seconds) -> F
         queue_s=started - group.arrived,
         prefill_s=first - started,
         decode_s=now - first,
+        recomputed_tokens=group.recomputed_tokens,
     )
     return Finished(request_id=group.request.id, reason=reason, usage=usage)

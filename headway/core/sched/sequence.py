@@ -12,7 +12,7 @@ from enum import Enum
 
 from headway.core.base.units import Seconds
 from headway.core.kv.table import BlockTable
-from headway.core.messages.path import EngineRequest, TokenLogprob
+from headway.core.messages.path import Emitted, EngineRequest, TokenLogprob
 from headway.core.messages.step import SamplingState
 
 
@@ -42,6 +42,7 @@ class Standing:
     is_long: bool = False  # goes by the slow lane
     num_preempted: int = 0
     num_charged: int = 0  # leading tokens that its tenant's share has paid for
+    num_once: int = 0  # leading tokens that were computed before, here or at another replica
 
 
 class RequestGroup:
@@ -52,6 +53,7 @@ class RequestGroup:
         "cached_tokens",
         "first_planned",
         "first_token",
+        "recomputed_tokens",
         "request",
         "scores",
         "sequences",
@@ -63,6 +65,7 @@ class RequestGroup:
         self.first_planned: Seconds | None = None
         self.first_token: Seconds | None = None
         self.cached_tokens = 0
+        self.recomputed_tokens = 0
         self.sequences: list[Sequence] = []
         # Log-probabilities of prompt tokens; the first token has none.
         self.scores: list[TokenLogprob | None] = [None]
@@ -147,6 +150,15 @@ class Sequence:
         """Change state; an illegal move is a bug and fails with both names."""
         assert to in NEXT[self.state], f"sequence {self.id}: {self.state.name} -> {to.name}"
         self.state = to
+
+    def go_on(self, emitted: Emitted) -> State:
+        """Begin where another replica lost it; FINISHED if it had ended there."""
+        self.tokens += emitted.token_ids
+        if emitted.token_ids:
+            self.standing.num_once = len(self.tokens) - 1
+        if emitted.finish_reason is not None:
+            self.move(State.FINISHED)
+        return self.state
 
     def forget_steps(self) -> None:
         """Its blocks are gone: nothing is computed, and steps in flight do not count."""

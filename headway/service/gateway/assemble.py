@@ -9,10 +9,11 @@ from headway.core.base.metrics import CATALOGUE
 from headway.core.engine.settings import EngineSettings, waiting_limit
 from headway.core.fleet.metrics import FLEET_CATALOGUE
 from headway.core.route.admit import AdmitLimits, Admitter
+from headway.core.route.metrics import ROUTE_CATALOGUE
 from headway.core.tenancy.metrics import CLASS_CATALOGUE
 from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.encode import Encoder
-from headway.service.gateway.gauges import EngineTotals, Gauges
+from headway.service.gateway.gauges import Gauges
 from headway.service.gateway.journey import Books
 from headway.service.gateway.meter import Meter
 from headway.service.gateway.model import Directory, ServedModel
@@ -22,6 +23,7 @@ from headway.service.gateway.relay import Relay, Seeds
 from headway.service.gateway.server import Gateway, Parts
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.gateway.tokens import TokenPages
+from headway.service.gateway.totals import PoolTotals
 from headway.service.observe.prometheus import Exporter, Labelled
 from headway.service.openai.limits import ApiLimits
 from headway.service.wire.transport import Pool
@@ -36,7 +38,8 @@ class ModelNeeds(NamedTuple):
     engine: EngineSettings
     encoder: Encoder
     pool: Pool
-    totals: EngineTotals
+    totals: PoolTotals
+    replicas: int = 1
 
 
 class GatewayNeeds(NamedTuple):
@@ -61,7 +64,7 @@ class Assembled(NamedTuple):
 
 def assemble(needs: GatewayNeeds) -> Assembled:
     """Build every part once; to be called on the event loop."""
-    exporter = Exporter((*CATALOGUE, *CLASS_CATALOGUE, *FLEET_CATALOGUE), {})
+    exporter = Exporter((*CATALOGUE, *CLASS_CATALOGUE, *FLEET_CATALOGUE, *ROUTE_CATALOGUE), {})
     models = Models([_serve(each, needs, exporter) for each in needs.models])
     condition = Condition(
         {each.model.names[0]: each.pool.view for each in needs.models}, needs.settings.live_timeout
@@ -83,11 +86,11 @@ def assemble(needs: GatewayNeeds) -> Assembled:
     return Assembled(Gateway(parts), models, exporter)
 
 
-def admit_limits(engine: EngineSettings, context_length: int) -> AdmitLimits:
-    """The queue's bounds, the same as the engine's own."""
+def admit_limits(engine: EngineSettings, context_length: int, replicas: int = 1) -> AdmitLimits:
+    """The queue's bounds, the same as those of all its engines together."""
     return AdmitLimits(
-        max_choices=engine.max_num_seqs + engine.max_waiting_requests,
-        max_waiting_tokens=waiting_limit(engine, context_length),
+        max_choices=replicas * (engine.max_num_seqs + engine.max_waiting_requests),
+        max_waiting_tokens=replicas * waiting_limit(engine, context_length),
     )
 
 
@@ -95,7 +98,7 @@ def _serve(each: ModelNeeds, needs: GatewayNeeds, exporter: Exporter) -> Served:
     """One model's own parts: its queue, its threads, its counters."""
     labelled = _labelled(exporter, each.model.names[0])
     meter = Meter(labelled, needs.clock, each.model.names[0])
-    admitter = Admitter(admit_limits(each.engine, each.model.context_length))
+    admitter = Admitter(admit_limits(each.engine, each.model.context_length, each.replicas))
     has_cache = each.engine.enable_prefix_caching
     gauges = Gauges(each.pool, admitter, meter, each.totals, has_prefix_cache=has_cache)
     labelled.add_source(gauges.samples)

@@ -29,11 +29,11 @@ from headway.core.messages.path import (
 from headway.core.route.admit import Admitter
 from headway.service.gateway.assemble import GatewayNeeds, ModelNeeds, assemble
 from headway.service.gateway.encode import Encoder
-from headway.service.gateway.gauges import EngineTotals
 from headway.service.gateway.lifecycle import HttpServer, bind
 from headway.service.gateway.model import ServedModel
 from headway.service.gateway.server import Gateway
 from headway.service.gateway.settings import GatewaySettings
+from headway.service.gateway.totals import PoolTotals
 from headway.service.observe.clock import SystemClock
 from headway.service.openai.limits import ApiLimits
 from headway.service.wire.mailbox import RequestMailbox
@@ -407,7 +407,7 @@ async def site(
                     engine=engine or EngineSettings(),
                     encoder=encoder,
                     pool=pool,
-                    totals=EngineTotals(),
+                    totals=PoolTotals(),
                 )
                 for each, pool in [(names, fake), *(others or {}).items()]
             ],
