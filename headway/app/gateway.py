@@ -27,12 +27,12 @@ from headway.core.base.errors import StartError
 from headway.core.messages.health import LoadProgress, ReplicaHello, StepReport
 from headway.core.text.tokenizer import Tokenizer
 from headway.service.control.memory import available_bytes
-from headway.service.control.pool import ModelPool
+from headway.service.control.pool import ModelPool, Replica
+from headway.service.control.replica_set import ReplicaSet, by_load, by_prefix
 from headway.service.control.supervise import Observers, Supervisor
 from headway.service.gateway.assemble import Assembled, GatewayNeeds, ModelNeeds, assemble
 from headway.service.gateway.books import NoLedger, NoPrices
 from headway.service.gateway.encode import Encoder
-from headway.service.gateway.gauges import EngineTotals
 from headway.service.gateway.journey import Books
 from headway.service.gateway.ledger import Keeper
 from headway.service.gateway.lifecycle import (
@@ -47,6 +47,7 @@ from headway.service.gateway.model import ServedModel
 from headway.service.gateway.models import Models
 from headway.service.gateway.server import Gateway
 from headway.service.gateway.settings import GatewaySettings
+from headway.service.gateway.totals import PoolTotals
 from headway.service.loaders.chat_template import ChatTemplate
 from headway.service.loaders.model_files import ModelFile, open_model
 from headway.service.loaders.progress import ConsoleProgress
@@ -168,13 +169,22 @@ class _Engine:
 
     def __init__(self, model: OpenedModel, clock: SystemClock, progress: ConsoleProgress) -> None:
         self.model = model
-        self.totals = EngineTotals()
+        self.totals = PoolTotals()
         self._clock = clock
         self._progress = progress
         settings, spec = model.settings, model.spec()
 
-        def make(observers: Observers) -> Supervisor:
-            return Supervisor(spec, settings.supervisor, clock, observers)
+        def one(name: str, observers: Observers) -> Supervisor:
+            own = msgspec.structs.replace(spec, replica=name)
+            return Supervisor(own, settings.supervisor, clock, observers)
+
+        def make(observers: Observers) -> Replica:
+            if settings.pool.replicas == 1:
+                return Supervisor(spec, settings.supervisor, clock, observers)
+            has_cache = settings.engine.enable_prefix_caching
+            factor = settings.pool.route.factor
+            policy = by_prefix(model.card.name, factor) if has_cache else by_load
+            return ReplicaSet(settings.pool, one, policy, clock, observers)
 
         observers = Observers(on_report=self._observe, on_load=self._show_load)
         self.pool = ModelPool(model.name, settings.residency, make, clock, observers)
@@ -343,6 +353,7 @@ class _Process:
                     created=created,
                 ),
                 engine=model.settings.engine,
+                replicas=model.settings.pool.replicas,
                 encoder=encoder,
                 pool=engine.pool,
                 totals=engine.totals,

@@ -1,5 +1,6 @@
 """The settings of one server: file, then environment, then flags, merged once and frozen."""
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from headway.core.engine.settings import EngineSettings
 from headway.core.fleet.residency import ResidencySettings
 from headway.core.route.table import RoutesSettings
 from headway.service.control.health import SupervisorSettings
+from headway.service.control.replica_set import ReplicaSetSettings
 from headway.service.gateway.jwt_settings import JwtSettings
 from headway.service.gateway.limit_settings import RateLimitSettings
 from headway.service.gateway.settings import GatewaySettings
@@ -48,6 +50,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cpu: CpuChoices = CpuChoices()
     engine: EngineSettings = EngineSettings()
     residency: ResidencySettings = ResidencySettings()
+    pool: ReplicaSetSettings = ReplicaSetSettings()
     gateway: GatewaySettings = GatewaySettings()
     limits: ApiLimits = ApiLimits()
     rate_limits: RateLimitSettings = RateLimitSettings()
@@ -64,6 +67,7 @@ STRUCTS: Mapping[str, type[msgspec.Struct]] = {
     "cpu": CpuChoices,
     "engine": EngineSettings,
     "residency": ResidencySettings,
+    "pool": ReplicaSetSettings,
     "gateway": GatewaySettings,
     "limits": ApiLimits,
     "rate_limits": RateLimitSettings,
@@ -180,6 +184,14 @@ def _from_file(document: Document) -> dict[str, Value]:
     return found
 
 
+def threads_of(settings: Settings, cores: int) -> int | None:
+    """Threads of each replica: the cores are divided among them; None: the executor decides."""
+    count = settings.pool.replicas
+    if settings.executor.threads is not None or count == 1:
+        return settings.executor.threads
+    return max(1, cores // count)
+
+
 def replica_spec(settings: Settings, card: ModelCard) -> ReplicaSpec:
     """What the engine's process has to know to serve that model."""
     return ReplicaSpec(
@@ -190,7 +202,7 @@ def replica_spec(settings: Settings, card: ModelCard) -> ReplicaSpec:
         cache_dir=settings.cache_dir,
         dtype=settings.executor.dtype,
         device=settings.executor.device,
-        threads=settings.executor.threads,
+        threads=threads_of(settings, len(os.sched_getaffinity(0))),
         attention=settings.executor.attention,
         cpu_isa=settings.cpu.cpu_isa,
         quantization=settings.cpu.quantization,

@@ -20,7 +20,7 @@ from headway.service.gateway.admin_routes import AdminRoute, AdminRoutes, RouteT
 from headway.service.gateway.auth import FindTenant, KeyRing, TokenSource
 from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.encode import Encoder
-from headway.service.gateway.gauges import EngineTotals, Gauges
+from headway.service.gateway.gauges import Gauges
 from headway.service.gateway.journey import Books
 from headway.service.gateway.ledger import Keeper
 from headway.service.gateway.limit_answers import LimitRules
@@ -35,6 +35,7 @@ from headway.service.gateway.route_parts import make_routing, make_table
 from headway.service.gateway.server import Gateway, Parts
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.gateway.tokens import TokenPages
+from headway.service.gateway.totals import PoolTotals
 from headway.service.observe.catalogue import EVERYTHING
 from headway.service.observe.prometheus import Exporter, Labelled
 from headway.service.openai.limits import ApiLimits
@@ -50,8 +51,9 @@ class ModelNeeds(NamedTuple):
     engine: EngineSettings
     encoder: Encoder
     pool: Pool
-    totals: EngineTotals
+    totals: PoolTotals
     modalities: tuple[str, ...] = ()  # that it takes beside text
+    replicas: int = 1
 
 
 class Access(NamedTuple):
@@ -144,11 +146,11 @@ def assemble(needs: GatewayNeeds) -> Assembled:
     return Assembled(Gateway(parts), models, exporter, accounts, tokens)
 
 
-def admit_limits(engine: EngineSettings, context_length: int) -> AdmitLimits:
-    """The queue's bounds, the same as the engine's own."""
+def admit_limits(engine: EngineSettings, context_length: int, replicas: int = 1) -> AdmitLimits:
+    """The queue's bounds, the same as those of all its engines together."""
     return AdmitLimits(
-        max_choices=engine.max_num_seqs + engine.max_waiting_requests,
-        max_waiting_tokens=waiting_limit(engine, context_length),
+        max_choices=replicas * (engine.max_num_seqs + engine.max_waiting_requests),
+        max_waiting_tokens=replicas * waiting_limit(engine, context_length),
     )
 
 
@@ -156,7 +158,7 @@ def _serve(each: ModelNeeds, needs: GatewayNeeds, exporter: Exporter) -> Served:
     """One model's own parts: its queue, its threads, its counters."""
     labelled = _labelled(exporter, each.model.names[0])
     meter = Meter(labelled, needs.clock, each.model.names[0])
-    admitter = Admitter(admit_limits(each.engine, each.model.context_length))
+    admitter = Admitter(admit_limits(each.engine, each.model.context_length, each.replicas))
     has_cache = each.engine.enable_prefix_caching
     gauges = Gauges(each.pool, admitter, meter, each.totals, has_prefix_cache=has_cache)
     labelled.add_source(gauges.samples)

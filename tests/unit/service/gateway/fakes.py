@@ -33,7 +33,6 @@ from headway.core.tenancy.limits import LimitStore
 from headway.service.gateway.assemble import Access, GatewayNeeds, ModelNeeds, assemble
 from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.encode import Encoder
-from headway.service.gateway.gauges import EngineTotals
 from headway.service.gateway.journey import Books
 from headway.service.gateway.ledger import Keeper
 from headway.service.gateway.lifecycle import HttpServer, bind
@@ -41,6 +40,7 @@ from headway.service.gateway.limit_settings import RateLimitSettings
 from headway.service.gateway.model import ServedModel
 from headway.service.gateway.server import Gateway
 from headway.service.gateway.settings import GatewaySettings
+from headway.service.gateway.totals import PoolTotals
 from headway.service.observe.clock import SystemClock
 from headway.service.openai.limits import ApiLimits
 from headway.service.wire.mailbox import RequestMailbox
@@ -424,8 +424,8 @@ async def site(
                     engine=engine or EngineSettings(),
                     encoder=encoder,
                     pool=pool,
-                    totals=EngineTotals(),
                     modalities=("image",) if each[0] in images else (),
+                    totals=PoolTotals(),
                 )
                 for each, pool in [(names, fake), *(others or {}).items()]
             ],

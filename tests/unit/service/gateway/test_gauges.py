@@ -5,7 +5,7 @@ import pytest
 
 from headway.core.base.metrics import RATE_WINDOW_S
 from headway.core.base.units import Seconds
-from headway.service.gateway.gauges import EngineTotals
+from headway.service.gateway.totals import EngineTotals
 from headway.service.wire.transport import ReplicaState, ReplicaView
 from tests.unit.service.gateway.fakes import STATUS, FakeReplica, run, site
 
