@@ -29,7 +29,14 @@ from headway.service.control.supervise import Observers, Supervisor
 from headway.service.gateway.assemble import Assembled, GatewayNeeds, ModelNeeds, assemble
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.gauges import EngineTotals
-from headway.service.gateway.lifecycle import CLOSE_S, HttpServer, StopSignals, bind, bind_admin, url_of
+from headway.service.gateway.lifecycle import (
+    CLOSE_S,
+    HttpServer,
+    StopSignals,
+    bind,
+    bind_admin,
+    url_of,
+)
 from headway.service.gateway.model import ServedModel
 from headway.service.gateway.models import Models
 from headway.service.gateway.server import Gateway

@@ -101,9 +101,7 @@ class Assembled(NamedTuple):
 
 def assemble(needs: GatewayNeeds) -> Assembled:
     """Build every part once; to be called on the event loop."""
-    exporter = Exporter(
-        (*CATALOGUE, *CLASS_CATALOGUE, *FLEET_CATALOGUE, *ACCOUNT_CATALOGUE), {}
-    )
+    exporter = Exporter((*CATALOGUE, *CLASS_CATALOGUE, *FLEET_CATALOGUE, *ACCOUNT_CATALOGUE), {})
     models = Models([_serve(each, needs, exporter) for each in needs.models])
     condition = Condition(
         {each.model.names[0]: each.pool.view for each in needs.models}, needs.settings.live_timeout

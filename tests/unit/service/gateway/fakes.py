@@ -385,7 +385,7 @@ async def site(
     replica: FakeReplica | None = None,
     names: tuple[str, ...] = ("m", "m-alias"),
     others: Mapping[tuple[str, ...], FakeReplica] | None = None,
-    access: Access = Access(),
+    access: Access | None = None,
 ) -> AsyncGenerator[Site]:
     """A gateway that serves on a free loopback port until the block ends."""
     chosen = msgspec.structs.replace(settings or GatewaySettings(), port=0)
@@ -414,7 +414,7 @@ async def site(
             ],
             clock=SystemClock(),
             version="1.2.3",
-            access=access,
+            access=access or Access(),
         )
     )
     listener = bind(chosen)
