@@ -149,6 +149,7 @@ class AccountPages:
 
     async def _revoke_key(self, call: AdminCall) -> Page:
         key_id, author = call.values[0], self._author(call)
+        await call.body()  # none is needed; one that is sent is read, so that the connection stays
         record = await self._accounts.edit(lambda book: administer.revoke_key(book, key_id, author))
         return _page(view_key(record))
 

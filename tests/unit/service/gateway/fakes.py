@@ -393,7 +393,7 @@ async def site(
     names: tuple[str, ...] = ("m", "m-alias"),
     others: Mapping[tuple[str, ...], FakeReplica] | None = None,
     books: Books | None = None,
-    access: Access = Access(),
+    access: Access | None = None,
     keeper: Keeper | None = None,
     rate_limits: RateLimitSettings | None = None,
     limit_store: LimitStore | None = None,
@@ -433,7 +433,7 @@ async def site(
             version="1.2.3",
             books=books
             or Books(limit_store or NoLimits(), NoLedger(), NoPrices(), time.time, "test"),
-            access=access,
+            access=access or Access(),
             keeper=keeper,
             rate_limits=rate_limits or RateLimitSettings(),
             routes=None if routes is None else msgspec.convert(routes, RoutesSettings),

@@ -106,8 +106,8 @@ def test_a_transaction_that_fails_leaves_nothing(url: str) -> None:
         lambda connection: connection.execute(text("SELECT revision FROM account_state")).scalar()
     )
     assert revision == 0
+    row = {"id": "k", "tenant": "no", "label": "", "hash": "", "created": 0, "replaced_by": ""}
     with pytest.raises(IntegrityError):  # foreign keys hold
-        row = {"id": "k", "tenant": "no", "label": "", "hash": "", "created": 0, "replaced_by": ""}
         database.write(lambda connection: connection.execute(KEYS.insert().values(row)))
     database.close()
 
@@ -174,7 +174,7 @@ def test_a_url_that_cannot_be_opened_is_one_line_without_its_password(url: str) 
 def test_a_file_that_is_no_database_or_cannot_be_made_is_named(tmp_path: Path) -> None:
     broken = tmp_path / "broken.db"
     broken.write_bytes(b"not a database at all" * 100)
-    with pytest.raises(StartError, match="broken.db"):
+    with pytest.raises(StartError, match=r"broken\.db"):
         open_database(file_url(broken))
     with pytest.raises(StartError, match=r"/proc/none/x\.db"):
         open_database("sqlite:////proc/none/x.db")
