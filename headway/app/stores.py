@@ -8,9 +8,9 @@ from headway.core.tenancy.book import AccountStore
 from headway.service.gateway.accounts import call_here
 from headway.service.gateway.assemble import Access
 from headway.service.gateway.auth import FindTenant, TokenSource
+from headway.service.gateway.journey import Pricing
 from headway.service.gateway.jwt_settings import JwtSettings
 from headway.service.gateway.jwt_settings import check as check_jwt
-from headway.service.gateway.journey import Pricing
 from headway.service.gateway.ledger import Keeper, MemoryLedger, open_ledger
 from headway.service.gateway.usage_pages import UsagePages
 from headway.service.store.accounts_memory import MemoryAccounts

@@ -143,9 +143,7 @@ async def _receive(
     return got
 
 
-async def load(
-    here: Server, names: Sequence[str], done: Callable[[int], None]
-) -> dict[str, Heard]:
+async def load(here: Server, names: Sequence[str], done: Callable[[int], None]) -> dict[str, Heard]:
     """Every name is one request; `done` is told how many have ended."""
     heard: dict[str, Heard] = {}
     left = iter(names)

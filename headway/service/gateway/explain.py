@@ -66,7 +66,9 @@ def _route(record: RequestRecord) -> str:
     asked = f"It asked for {route.asked!r}" if route.asked else "It named no model"
     arm = f", arm {route.arm}" if route.arm else ""
     replica = f", replica {record.replica}" if record.replica else ""
-    degraded = f" To spare it a refusal, its {route.degraded} was lowered." if route.degraded else ""
+    degraded = (
+        f" To spare it a refusal, its {route.degraded} was lowered." if route.degraded else ""
+    )
     return (
         f"{asked} and went to {route.model} ({route.version}{arm}{replica}) "
         f"by {route.reason}.{degraded}"

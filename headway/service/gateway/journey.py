@@ -253,9 +253,7 @@ class Journey:
         if self.route is not None and (outcome in ITS_OWN or paid):
             model, cached = self.route.model, record.cached_tokens
             cost = self._books.pricing.cost(model, prompt, cached, paid)
-        return msgspec.structs.replace(
-            record, completion_tokens=made, sent_tokens=sent, cost=cost
-        )
+        return msgspec.structs.replace(record, completion_tokens=made, sent_tokens=sent, cost=cost)
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:

@@ -52,9 +52,7 @@ class Position(NamedTuple):
 class Spool:
     """Written by one thread, the event loop's; read to its end and cut off by another one."""
 
-    def __init__(
-        self, folder: Path, max_bytes: int, segment_bytes: int = SEGMENT_BYTES
-    ) -> None:
+    def __init__(self, folder: Path, max_bytes: int, segment_bytes: int = SEGMENT_BYTES) -> None:
         """Make the folder and lock it; raises OSError when that cannot be."""
         self.folder = folder
         self._lock_file = _made(folder)

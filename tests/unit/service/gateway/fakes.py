@@ -390,7 +390,7 @@ async def site(
     names: tuple[str, ...] = ("m", "m-alias"),
     others: Mapping[tuple[str, ...], FakeReplica] | None = None,
     books: Books | None = None,
-    access: Access = Access(),
+    access: Access | None = None,
     keeper: Keeper | None = None,
 ) -> AsyncGenerator[Site]:
     """A gateway that serves on a free loopback port until the block ends."""
@@ -421,7 +421,7 @@ async def site(
             clock=SystemClock(),
             version="1.2.3",
             books=books or Books(NoLimits(), NoLedger(), NoPrices(), time.time, ""),
-            access=access,
+            access=access or Access(),
             keeper=keeper,
         )
     )

@@ -71,7 +71,11 @@ def test_usage_is_answered_as_csv_too() -> None:
             assert answer.headers["cache-control"] == "no-store"
             (row,) = csv.DictReader(io.StringIO(answer.text))
             assert (row["tenant"], row["model"], row["cost_micros"]) == ("beta", "other", "2")
-            assert (row["requests"], row["prompt_tokens"], row["device_s"]) == ("1", "10", "0.500000")
+            assert (row["requests"], row["prompt_tokens"], row["device_s"]) == (
+                "1",
+                "10",
+                "0.500000",
+            )
 
     run(scenario())
 
