@@ -3,7 +3,7 @@
 import argparse
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from headway.app.admin_desk import HttpDesk, Refused
@@ -48,7 +48,8 @@ def asked_server(chosen: argparse.Namespace, path: str, query: Mapping[str, str]
     if not keys:
         raise InvalidSetting("--admin-key", "is needed for --url (or HEADWAY_ADMIN_KEY)")
     try:
-        return HttpDesk(chosen.url, keys[0]).call("GET", path, query=query)
+        with closing(HttpDesk(chosen.url, keys[0])) as desk:
+            return desk.call("GET", path, query=query)
     except Refused as error:
         raise StartError(str(error)) from None
 

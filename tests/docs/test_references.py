@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from headway.app import admin, chat
+from headway.app import admin, chat, explain, usage
 from headway.app.bench_commands import COMMANDS, SIMULATE
 from headway.app.options import OPTIONS
 from tests.docs.documents import ROOT, Document, documents

@@ -83,7 +83,7 @@ def read_moment(text: str) -> float:
     try:
         if DATE.fullmatch(text):
             return datetime.fromisoformat((text + "-01")[:10]).replace(tzinfo=UTC).timestamp()
-        if text.replace(".", "", 1).isdigit():
+        if text.isascii() and text.replace(".", "", 1).isdigit():
             return float(text)
         moment = datetime.fromisoformat(text)
     except (ValueError, OverflowError):

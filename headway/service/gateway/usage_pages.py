@@ -38,11 +38,11 @@ class UsagePages:
             group_by=_groups(call),
             since=_moment(call, "from"),
             until=_moment(call, "to"),
-            tenant=call.exchange.query("tenant"),
-            key=call.exchange.query("key"),
-            model=call.exchange.query("model"),
+            tenant=call.query("tenant"),
+            key=call.query("key"),
+            model=call.query("model"),
         )
-        form = call.exchange.query("format") or "json"
+        form = call.query("format") or "json"
         if form not in FORMATS:
             raise InvalidRequest(f"format is one of {', '.join(FORMATS)}.", param="format")
         rows = await self._keeper.ask(lambda store: store.usage(query))
@@ -63,16 +63,16 @@ class UsagePages:
         return _page(explain(record))
 
     async def _requests(self, call: AdminCall) -> Page:
-        outcome = call.exchange.query("outcome")
+        outcome = call.query("outcome")
         if outcome is not None and outcome not in OUTCOMES:
             raise InvalidRequest(f"outcome is one of {', '.join(OUTCOMES)}.", param="outcome")
         query = RecordQuery(
-            tenant=call.exchange.query("tenant"),
+            tenant=call.query("tenant"),
             outcome=outcome,
-            model=call.exchange.query("model"),
+            model=call.query("model"),
             since=_moment(call, "since"),
-            before=_cursor(call.exchange.query("before")),
-            limit=_limit(call.exchange.query("limit")),
+            before=_cursor(call.query("before")),
+            limit=_limit(call.query("limit")),
         )
         page = await self._keeper.ask(lambda store: store.page(query))
         after = None if page.next is None else f"{page.next[0]!r}_{page.next[1]}"
@@ -80,7 +80,7 @@ class UsagePages:
 
 
 def _groups(call: AdminCall) -> tuple[str, ...]:
-    text = call.exchange.query("group_by")
+    text = call.query("group_by")
     try:
         return UsageQuery().group_by if text is None else read_groups(text)
     except ValueError as error:
@@ -88,7 +88,7 @@ def _groups(call: AdminCall) -> tuple[str, ...]:
 
 
 def _moment(call: AdminCall, name: str) -> float | None:
-    text = call.exchange.query(name)
+    text = call.query(name)
     try:
         return None if text is None else read_moment(text)
     except ValueError as error:

@@ -34,7 +34,10 @@ class Records(Protocol):
     """Where records are kept; every method blocks, and may raise StoreUnavailable."""
 
     def add(self, records: Sequence[RequestRecord]) -> None:
-        """Keep these, all or none of them; those whose id is there already change nothing."""
+        """Keep these, all or none of them; those whose id is there already change nothing.
+
+        Raises ValueError when one of them cannot be kept, whenever that is tried.
+        """
         ...
 
     def usage(self, query: UsageQuery) -> list[UsageRow]:
@@ -250,11 +253,11 @@ class Drain:
             self.counts.num_written += len(records)
         except StoreUnavailable:
             raise
-        except Exception as error:  # a record that it cannot keep must not hold up the others
+        except ValueError as error:  # a record that it cannot keep must not hold up the others
             self.counts.num_errors += 1
             if len(records) == 1:
                 self.counts.num_refused += 1
-                reason = type(error).__name__
+                reason = str(error)
                 log.error("ledger_refused", extra={"request_id": records[0].id, "reason": reason})
                 return
             for record in records:

@@ -75,4 +75,4 @@ def _is_torn(data: bytes, at: int) -> bool:
     if left < HEAD.size:
         return MAGIC.startswith(data[at : at + 4][: len(MAGIC)])
     magic, length, _ = HEAD.unpack_from(data, at)
-    return magic == MAGIC and length <= MAX_PAYLOAD and left < HEAD.size + length
+    return bool(magic == MAGIC and length <= MAX_PAYLOAD and left < HEAD.size + length)

@@ -28,13 +28,13 @@ class Slots:
         self._file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_TRUNC, 0o600)
         self._free: list[int] = []
         self._num_slots = 0
-        self._map: mmap.mmap | None = None
-        self._grow(FIRST_SLOTS)
+        self._map = self._mapped(FIRST_SLOTS)
+        self._numbers = memoryview(self._map).cast("Q")
 
     def take(self) -> int:
         """A slot whose counters are 0; raises OSError when there is no room for more."""
         if not self._free:
-            self._grow(2 * self._num_slots)
+            self._grow()
         slot = self._free.pop()
         self._numbers[2 * slot] = self._numbers[2 * slot + 1] = 0
         return slot
@@ -58,20 +58,22 @@ class Slots:
     def close(self) -> None:
         """Give up the map and the file, which stays."""
         self._numbers.release()
-        if self._map is not None:
-            self._map.close()
+        self._map.close()
         os.close(self._file)
 
-    def _grow(self, num_slots: int) -> None:
+    def _grow(self) -> None:
+        larger = self._mapped(2 * self._num_slots)
+        self._numbers.release()
+        self._map.close()
+        self._map, self._numbers = larger, memoryview(larger).cast("Q")
+
+    def _mapped(self, num_slots: int) -> mmap.mmap:
         # Really allocated: a store into a hole of a full disk would end the process.
         os.posix_fallocate(self._file, 0, num_slots * SLOT_BYTES)
-        old, self._map = self._map, mmap.mmap(self._file, num_slots * SLOT_BYTES)
-        if old is not None:
-            self._numbers.release()
-            old.close()
-        self._numbers = memoryview(self._map).cast("Q")
+        mapped = mmap.mmap(self._file, num_slots * SLOT_BYTES)
         self._free += range(num_slots - 1, self._num_slots - 1, -1)
         self._num_slots = num_slots
+        return mapped
 
 
 def read_progress(data: bytes, slot: int) -> Progress:

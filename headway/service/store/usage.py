@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, and_, case, delete, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, case, delete, func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import StatementError
 
 from headway.core.base.metrics import Outcome
 from headway.core.messages.record import RequestRecord, Route
@@ -37,13 +38,20 @@ class SqlUsage:
         self._database = database
 
     def add(self, records: Sequence[RequestRecord]) -> None:
-        """Keep these, in one transaction; those whose id is there already change nothing."""
+        """Keep these, in one transaction; those whose id is there already change nothing.
+
+        Raises ValueError for a record that the database does not take.
+        """
         if not records:
             return
         kind = sqlite if self._database.is_sqlite else postgresql
         statement = kind.insert(REQUESTS).on_conflict_do_nothing(index_elements=["id"])
         rows = [_row(record) for record in records]
-        self._database.write(lambda connection: _no(connection.execute(statement, rows)))
+        try:
+            self._database.write(lambda connection: _no(connection.execute(statement, rows)))
+        except StatementError as error:
+            # Not its text, which has the record's values in it.
+            raise ValueError(f"the database refused it: {type(error).__name__}") from None
 
     def usage(self, query: UsageQuery) -> list[UsageRow]:
         """Sums by group, in the order of the groups; at most MAX_ROWS of them."""
@@ -61,7 +69,7 @@ class SqlUsage:
         )
 
         def read(connection: Connection) -> list[UsageRow]:
-            found = connection.execute(statement).mappings()
+            found = _rows(connection, statement)
             rows = [_usage_row(row, groups) for row in found if row["requests"]]
             return sorted(rows, key=lambda row: row.group)  # databases order texts as they like
 
@@ -77,8 +85,7 @@ class SqlUsage:
         )
 
         def read(connection: Connection) -> RequestRecord | None:
-            row = connection.execute(statement).mappings().first()
-            return None if row is None else _record(row)
+            return next((_record(row) for row in _rows(connection, statement)), None)
 
         return self._database.read(read)
 
@@ -98,7 +105,7 @@ class SqlUsage:
         )
 
         def read(connection: Connection) -> RecordPage:
-            found = [_record(row) for row in connection.execute(statement).mappings()]
+            found = [_record(row) for row in _rows(connection, statement)]
             return page_of(found, query.limit)
 
         return self._database.read(read)
@@ -130,6 +137,10 @@ GROUPS: Mapping[str, _Group] = {
     "day": _Group(C.hour // 24, lambda day: name_of_time("day", day * DAY_S)),
     "month": _Group(C.month, lambda month: f"{month // 100:04}-{month % 100:02}"),
 }
+
+
+def _rows(connection: Connection, statement: Select[Any]) -> list[dict[str, Any]]:
+    return [dict(row._mapping) for row in connection.execute(statement)]
 
 
 def _wanted(

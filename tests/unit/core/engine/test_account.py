@@ -1,5 +1,7 @@
 """What a request took: its share of the steps, its chunks, and what was computed again."""
 
+from typing import Any
+
 import pytest
 
 from headway.core.base.units import Seconds
@@ -23,7 +25,7 @@ def usages(core: EngineCore, step_s: float) -> dict[str, Usage]:
     return found
 
 
-def core_of(**settings: int) -> EngineCore:
+def core_of(**settings: Any) -> EngineCore:
     return EngineCore(engine_settings(**settings), ByteTokenizer())
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from operator import methodcaller
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,7 @@ def test_a_question_finds_what_has_just_happened(tmp_path: Path) -> None:
         for name in ("a", "b"):
             ledger.closed(record(name), Unsent())
             await asyncio.sleep(0)
-            found = await ledger.ask(lambda store, name=name: store.find(name))
+            found = await ledger.ask(methodcaller("find", name))
             assert found is not None
         await ledger.close()
 

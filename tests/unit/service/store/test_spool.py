@@ -40,9 +40,10 @@ def left(folder: Path) -> dict[str, Progress | None]:
     return {each.record.id: each.progress for each in left_in(folder) if each.record is not None}
 
 
-def closed(spool: Spool, position: Position = Position(1, 0)) -> list[str]:
+def closed(spool: Spool) -> list[str]:
     """Ids of all that closed, read as the writer's thread does."""
     found: list[str] = []
+    position = Position(1, 0)
     while True:
         data = spool.read(position, 1 << 20)
         records, num_read, _ = closed_in(data, 1000)
