@@ -99,10 +99,15 @@ class HttpDesk:
         if answer.is_success:
             return content
         problem = content.get("error", {}) if isinstance(content, dict) else {}
-        hint = " (is /admin switched on there, with --admin-key?)" if (
-            answer.status_code == httpx.codes.NOT_FOUND and problem.get("code") == "not_found"
-            and "/docs" in str(problem.get("message"))
-        ) else ""
+        hint = (
+            " (is /admin switched on there, with --admin-key?)"
+            if (
+                answer.status_code == httpx.codes.NOT_FOUND
+                and problem.get("code") == "not_found"
+                and "/docs" in str(problem.get("message"))
+            )
+            else ""
+        )
         raise Refused(f"{problem.get('message', f'status {answer.status_code}')}{hint}")
 
 

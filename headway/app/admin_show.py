@@ -19,15 +19,17 @@ def show(thing: str, verb: str, answer: Any, *, as_json: bool) -> str:
     if verb == "erase":
         rows = ", ".join(f"{count} of {table}" for table, count in answer["rows"].items())
         return f"erased tenant {answer['name']}: {rows}"
-    if "key" in answer:
-        return f"{answer['key']}\n\nThis is the only time that the key is shown. {_of_key(answer)}"
-    if thing == "key":
-        return _of_key(answer)
+    return _of_key(answer) if thing == "key" else _of_tenant(answer)
+
+
+def _of_tenant(answer: Mapping[str, Any]) -> str:
     return "\n".join(f"{name:12} {value(answer)}" for name, value in COLUMNS["tenant"].items())
 
 
 def _of_key(key: Mapping[str, Any]) -> str:
-    return f"Key {key['id']} of tenant {key['tenant']}: {_state(key)}."
+    once = "This is the only time that the key is shown."
+    new = f"{key['key']}\n\n{once} " if "key" in key else ""
+    return f"{new}Key {key['id']} of tenant {key['tenant']}: {_state(key)}."
 
 
 def _state(key: Mapping[str, Any]) -> str:

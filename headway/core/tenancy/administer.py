@@ -178,9 +178,7 @@ def rotate_key(
     """
     old = find_key(book, key_id)
     if not 0 <= overlap_s <= MAX_OVERLAP_S:
-        raise InvalidRequest(
-            f"overlap_s is 0 to {MAX_OVERLAP_S:.0f} seconds.", param="overlap_s"
-        )
+        raise InvalidRequest(f"overlap_s is 0 to {MAX_OVERLAP_S:.0f} seconds.", param="overlap_s")
     if old.replaced_by:
         raise Conflict(f"Key {key_id} was rotated to {old.replaced_by}; rotate that one.")
     if old.revoked is not None or (old.expires is not None and old.expires <= author.now):
@@ -287,5 +285,3 @@ def _note(
 
 def _json(value: object | None) -> str:
     return "" if value is None else msgspec.json.encode(value).decode()
-
-

@@ -20,8 +20,8 @@ from headway.service.openai.admin_schema import (
     AuditList,
     AuditView,
     Deleted,
-    Erased,
     EraseBody,
+    Erased,
     Exported,
     KeyList,
     NewKeyBody,
@@ -114,9 +114,7 @@ class AccountPages:
                 "confirm has to be the tenant's name: all that is kept about it will be gone.",
                 param="confirm",
             )
-        rows = await self._accounts.edit(
-            lambda book: administer.erase_tenant(book, name, author)
-        )
+        rows = await self._accounts.edit(lambda book: administer.erase_tenant(book, name, author))
         return _page(Erased(name=name, rows=rows))
 
     async def _keys_of_tenant(self, call: AdminCall) -> Page:
@@ -151,9 +149,8 @@ class AccountPages:
 
     async def _revoke_key(self, call: AdminCall) -> Page:
         key_id, author = call.values[0], self._author(call)
-        record = await self._accounts.edit(
-            lambda book: administer.revoke_key(book, key_id, author)
-        )
+        await call.body()  # none is needed; one that is sent is read, so that the connection stays
+        record = await self._accounts.edit(lambda book: administer.revoke_key(book, key_id, author))
         return _page(view_key(record))
 
     async def _audit(self, call: AdminCall) -> Page:

@@ -57,6 +57,7 @@ def _check_url(url: str) -> None:
         raise InvalidSetting("jwt.jwks", "must be https://HOST/PATH without a user")
     if parts.scheme == "http" and parts.hostname not in LOOPBACK:
         raise InvalidSetting(
-            "jwt.jwks", "must be https:// (http:// only to this machine): who can change the "
-            "keys on their way can be any tenant"
+            "jwt.jwks",
+            "must be https:// (http:// only to this machine): who can change the "
+            "keys on their way can be any tenant",
         )

@@ -8,8 +8,8 @@ from headway.core.tenancy.administer import KeyView, TenantChange, TenantView
 from headway.service.openai.admin_schema import (
     AuditList,
     Deleted,
-    Erased,
     EraseBody,
+    Erased,
     Exported,
     KeyList,
     NewKeyBody,

@@ -108,4 +108,6 @@ class _MemoryBook:
 
 
 def _row(record: msgspec.Struct) -> dict[str, object]:
-    return {name: msgspec.to_builtins(value) for name, value in msgspec.structs.asdict(record).items()}
+    return {
+        name: msgspec.to_builtins(value) for name, value in msgspec.structs.asdict(record).items()
+    }

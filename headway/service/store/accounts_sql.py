@@ -98,7 +98,7 @@ class _SqlBook:
         if query.before is not None:
             wanted = wanted.where(AUDIT.c.id < query.before)
         rows = self._connection.execute(wanted).mappings()
-        return [msgspec.convert(dict(row), AuditEntry) for row in rows]
+        return [AuditEntry(**{str(name): value for name, value in row.items()}) for row in rows]
 
     def export(self, tenant: str) -> Rows:
         return tenant_data.export(self._connection, tenant)
@@ -129,4 +129,4 @@ def _tenant(row: Row[tuple[object, ...]]) -> TenantRecord:
 
 
 def _key(row: Row[tuple[object, ...]]) -> KeyRecord:
-    return msgspec.convert(dict(row._mapping), KeyRecord)
+    return KeyRecord(**{str(name): value for name, value in row._mapping.items()})

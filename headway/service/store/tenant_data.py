@@ -54,4 +54,7 @@ def _rows(connection: Connection, each: TenantTable, tenant: str) -> list[Row]:
         .where(each.table.c[each.column] == tenant)
         .order_by(*each.table.primary_key.columns)
     )
-    return [dict(row) for row in connection.execute(query).mappings()]
+    return [
+        {str(name): value for name, value in row.items()}
+        for row in connection.execute(query).mappings()
+    ]

@@ -19,7 +19,16 @@ from headway.service.gateway.lifecycle import HttpServer, bind_admin
 from headway.service.gateway.pages import Page
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.store.accounts_memory import MemoryAccounts
-from tests.unit.service.gateway.fakes import CHAT, HI, FakeReplica, Site, run, say_hello, site, until
+from tests.unit.service.gateway.fakes import (
+    CHAT,
+    HI,
+    FakeReplica,
+    Site,
+    run,
+    say_hello,
+    site,
+    until,
+)
 from tests.unit.service.gateway.keys import add_tenant, bearer
 
 KEY = "an-admin-key-of-the-operator"
@@ -27,9 +36,7 @@ ADMIN = bearer(KEY)
 
 
 @asynccontextmanager
-async def admin_site(
-    store: MemoryAccounts | None = None, **settings: Any
-) -> AsyncGenerator[Site]:
+async def admin_site(store: MemoryAccounts | None = None, **settings: Any) -> AsyncGenerator[Site]:
     """A gateway with /admin, two models and a store in memory."""
     replica, other = FakeReplica(), FakeReplica()
     replica.script = other.script = say_hello

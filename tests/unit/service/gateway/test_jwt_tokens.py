@@ -324,9 +324,7 @@ def test_a_provider_that_does_not_answer_well_makes_tokens_wait(
         ({"refresh_s": 1.0}, "jwt.refresh_s"),
     ],
 )
-def test_settings_that_cannot_be_are_refused_by_field(
-    changes: dict[str, Any], field: str
-) -> None:
+def test_settings_that_cannot_be_are_refused_by_field(changes: dict[str, Any], field: str) -> None:
     given = {"jwks": "https://p.example/k", "issuer": ISSUER, "audience": AUDIENCE, **changes}
     with pytest.raises(InvalidSetting) as caught:
         check(JwtSettings(**given))

@@ -106,8 +106,8 @@ def test_a_transaction_that_fails_leaves_nothing(url: str) -> None:
         lambda connection: connection.execute(text("SELECT revision FROM account_state")).scalar()
     )
     assert revision == 0
+    row = {"id": "k", "tenant": "no", "label": "", "hash": "", "created": 0, "replaced_by": ""}
     with pytest.raises(IntegrityError):  # foreign keys hold
-        row = {"id": "k", "tenant": "no", "label": "", "hash": "", "created": 0, "replaced_by": ""}
         database.write(lambda connection: connection.execute(KEYS.insert().values(row)))
     database.close()
 
@@ -125,7 +125,9 @@ def test_a_newer_schema_is_refused_and_left_alone(url: str) -> None:
 def test_a_file_has_wal_and_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "headway.db"
     database = open_database(file_url(path))
-    mode = database.read(lambda connection: connection.execute(text("PRAGMA journal_mode")).scalar())
+    mode = database.read(
+        lambda connection: connection.execute(text("PRAGMA journal_mode")).scalar()
+    )
     database.close()
     assert mode == "wal"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -172,7 +174,7 @@ def test_a_url_that_cannot_be_opened_is_one_line_without_its_password(url: str) 
 def test_a_file_that_is_no_database_or_cannot_be_made_is_named(tmp_path: Path) -> None:
     broken = tmp_path / "broken.db"
     broken.write_bytes(b"not a database at all" * 100)
-    with pytest.raises(StartError, match="broken.db"):
+    with pytest.raises(StartError, match=r"broken\.db"):
         open_database(file_url(broken))
     with pytest.raises(StartError, match=r"/proc/none/x\.db"):
         open_database("sqlite:////proc/none/x.db")
@@ -205,8 +207,10 @@ def test_calls_of_a_thread_run_off_the_loop_and_in_order(tmp_path: Path) -> None
         thread = DatabaseThread(database)
         seen: list[int] = []
         names = await asyncio.gather(
-            *(thread.run(lambda n=n: (seen.append(n), threading.current_thread().name)[1])  # type: ignore[misc]
-              for n in range(20))
+            *(
+                thread.run(lambda n=n: (seen.append(n), threading.current_thread().name)[1])  # type: ignore[misc]
+                for n in range(20)
+            )
         )
         assert all(name.startswith("database") for name in names)
         thread.close()
