@@ -42,6 +42,7 @@ class Standing:
     is_long: bool = False  # goes by the slow lane
     num_preempted: int = 0
     num_charged: int = 0  # leading tokens that its tenant's share has paid for
+    num_reached: int = 0  # leading tokens that were computed at least once
 
 
 @dataclass(slots=True)
@@ -58,13 +59,13 @@ class Account:
     def computed(self, sequence: "Sequence", start: int, end: int, seconds: float) -> None:
         """A step computed positions start .. end - 1 of one of its choices, in so much time."""
         self.device_s += seconds
-        reached = sequence.num_reached
+        reached = sequence.standing.num_reached
         if start < reached:
             self.recomputed_tokens += min(end, reached) - start
         if end > reached:
             if start < sequence.num_prompt and sequence is sequence.leader:
                 self.num_chunks += 1
-            sequence.num_reached = end
+            sequence.standing.num_reached = end
 
     def stopped(self, *, is_kept: bool) -> None:
         """One of its choices gave way to others."""
@@ -109,7 +110,6 @@ class Sequence:
         "num_pending",
         "num_planned",
         "num_prompt",
-        "num_reached",
         "sampling_state",
         "standing",
         "state",
@@ -127,7 +127,6 @@ class Sequence:
         self.num_computed = 0  # leading tokens whose KV is there
         self.num_planned = 0  # the same, counting steps in flight
         self.num_pending = 0  # tokens being sampled by steps in flight
-        self.num_reached = 0  # leading tokens that were computed at least once
         self.state = State.WAITING
         self.table: BlockTable | None = None
         self.names: list[bytes] = []  # of its full blocks, made once; known tokens never change

@@ -32,7 +32,10 @@ class Ledger(Protocol):
     """Keeps one record a request; both calls return at once and never raise."""
 
     def opened(self, record: RequestRecord) -> None:
-        """It is about to be sent to a replica; if this process dies now, that much is known."""
+        """It is under way; if this process dies now, that much is known of it.
+
+        Told twice: when it has been read, and when it is about to be sent to a replica.
+        """
         ...
 
     def giving(self, request_id: str, num_tokens: int) -> None:
@@ -109,6 +112,7 @@ class Journey:
         """What the request says of itself."""
         self.notes.user = hash_of_user(user, self.principal.tenant.name)
         self.notes.is_stream = is_stream
+        self._open(0, 0)
 
     async def enter(self, principal: Principal) -> None:
         """It is this one's: count it against that one's limits; raises RateLimited."""
@@ -157,11 +161,7 @@ class Journey:
             self._claim = claim = msgspec.structs.replace(claim, tokens=tokens, cost=cost)
             if claim.limits.depend_on_size:
                 self._check(await _to_the_end(books.limits.reserve(claim, books.wall_clock())))
-        if self.notes.is_known:
-            record = self._record(Outcome.LOST, None)  # what it is if nothing is told of it again
-            books.ledger.opened(
-                msgspec.structs.replace(record, prompt_tokens=prompt_tokens, max_tokens=max_tokens)
-            )
+        self._open(prompt_tokens, max_tokens)
 
     def sent(self, requests: Sequence[EngineRequest]) -> None:
         """These went to the engine for it."""
@@ -210,6 +210,14 @@ class Journey:
                 await _to_the_end(self._books.limits.settle(claim, used, record.cost, now))
         finally:  # last, so that nothing is waited for between this and the answer's last bytes
             self._keep(record, outcome, error)
+
+    def _open(self, prompt_tokens: int, max_tokens: int) -> None:
+        """Have the ledger know as much as is known, should this process be killed."""
+        if self.notes.is_known:
+            record = self._record(Outcome.LOST, None)  # what it is if nothing is told of it again
+            self._books.ledger.opened(
+                msgspec.structs.replace(record, prompt_tokens=prompt_tokens, max_tokens=max_tokens)
+            )
 
     def _keep(self, record: RequestRecord, outcome: Outcome, error: HeadwayError | None) -> None:
         """The ledger's, now or once the engine has told the rest."""

@@ -42,6 +42,13 @@ class _Open(NamedTuple):
     frame: bytes  # as it was written, for the next file
 
 
+class _File(NamedTuple):
+    """The file being written."""
+
+    descriptor: int
+    full_at: int  # size at which the next one begins
+
+
 class Position(NamedTuple):
     """A place in a spool."""
 
@@ -65,7 +72,6 @@ class Spool:
         self.beside: deque[RequestRecord] = deque()  # closed while the spool took nothing
         self.num_dropped = 0
         self.num_errors = 0
-        self._full_at = 0  # size of the file at which the next one begins
         self._file = self._begin(1)
 
     @property
@@ -87,17 +93,21 @@ class Spool:
             return Position(last, self._sizes[last])
 
     def opened(self, record: RequestRecord) -> None:
-        """The request goes to a replica; a full spool lets it go without."""
+        """The request is under way; a full spool lets it go without.
+
+        Called again for a request that is open, it says more of it.
+        """
+        known = self._open.get(record.id)
         if self.num_bytes > self._max_bytes * 7 // 8:  # the rest is for the ends of others
             return
-        slot = None
+        slot = None if known is None else known.slot
         try:
-            slot = self._slots.take()
+            slot = self._slots.take() if slot is None else slot
             data = frame(OPENED + slot.to_bytes(4, "little") + _encode(record))
             self._append(data)
         except OSError:
             self.num_errors += 1
-            if slot is not None:
+            if slot is not None and known is None:
                 self._slots.free(slot)
             return
         self._open[record.id] = _Open(slot, data)
@@ -165,7 +175,7 @@ class Spool:
 
     def close(self, *, is_done: bool) -> None:
         """End it; the folder goes if everything in it was read, else another process reads it."""
-        os.close(self._file)
+        os.close(self._file.descriptor)
         self._slots.close()
         if is_done and not self._open:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -176,16 +186,16 @@ class Spool:
         with self._guard:
             number = max(self._sizes)
             size = self._sizes[number]
-        if size >= self._full_at:
+        if size >= self._file.full_at:
             file = self._begin(number + 1)
-            os.close(self._file)
+            os.close(self._file.descriptor)
             self._file = file
             number, size = number + 1, self._sizes[number + 1]
-        _write(self._file, data, size)
+        _write(self._file.descriptor, data, size)
         with self._guard:
             self._sizes[number] = size + len(data)
 
-    def _begin(self, number: int) -> int:
+    def _begin(self, number: int) -> _File:
         """A new file, which knows all that is open; published only then. Raises OSError."""
         path = self._path(number)
         file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_TRUNC, FILE_MODE)
@@ -198,8 +208,7 @@ class Spool:
             raise
         with self._guard:
             self._sizes[number] = len(carried)
-        self._full_at = len(carried) + self._segment_bytes
-        return file
+        return _File(file, len(carried) + self._segment_bytes)
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:08}{SUFFIX}"

@@ -216,8 +216,9 @@ def test_a_streamed_answer_is_recorded_to_the_token_as_one_in_one_piece(path: st
                 record = await kept.one()
                 assert (record.is_stream, record.outcome) == (is_stream, "ok")
                 found.append((record.prompt_tokens, record.completion_tokens, record.sent_tokens))
-                opened = kept.begun[0]
-                assert (opened.id, opened.outcome, opened.prompt_tokens) == (record.id, "lost", 2)
+                opened = [(each.id, each.outcome, each.prompt_tokens) for each in kept.begun]
+                assert opened == [(record.id, "lost", 0), (record.id, "lost", 2)]
+                assert [each.route for each in kept.begun] == [None, record.route]
         assert set(found) == {(2, 3, 3)}
 
     run(scenario())
@@ -271,7 +272,7 @@ def test_a_request_that_its_client_must_change_is_recorded_and_costs_nothing(
             assert (record.outcome, record.tenant) == (outcome, "acme")
             assert record.error_code == (code or error["code"] or "")
             assert (record.prompt_tokens, record.completion_tokens, record.cost) == (0, 0, 0)
-            assert kept.begun == []
+            assert {each.prompt_tokens for each in kept.begun} <= {0}
 
     run(scenario())
 
@@ -295,7 +296,7 @@ def test_a_refusal_by_a_limit_names_the_limit() -> None:
         async with site(settings=TENANTED, books=books(kept, NoMore())) as here:
             assert (await asked(here, HI)).status_code == 429
             record = await kept.one()
-            assert (record.limit, record.cost, kept.begun) == ("tokens", 0, [])
+            assert (record.limit, record.cost, len(kept.begun)) == ("tokens", 0, 1)
 
     run(scenario())
 

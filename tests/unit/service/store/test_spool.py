@@ -95,6 +95,21 @@ def test_a_slot_used_again_does_not_change_what_another_had_sent(tmp_path: Path)
     assert all(found[f"r{i}"] is None for i in range(1, 50, 2))
 
 
+def test_what_is_opened_twice_is_one_request_with_what_was_known_last(tmp_path: Path) -> None:
+    spool = opened(tmp_path / "s")
+    spool.opened(lost("a", prompt_tokens=0))
+    spool.opened(lost("b", prompt_tokens=0))
+    spool.opened(lost("a", prompt_tokens=12))
+    spool.give("a", 3)
+    spool.closed(record("b"))
+    found = [each for each in left_in(tmp_path / "s") if each.progress is not None]
+    assert [(each.record and each.record.prompt_tokens, each.progress) for each in found] == [
+        (12, Progress(0, 3))
+    ]
+    spool.closed(record("a"))
+    assert left(tmp_path / "s") == {"b": None, "a": None}
+
+
 def test_progress_of_what_is_not_open_is_harmless(tmp_path: Path) -> None:
     spool = opened(tmp_path / "s")
     spool.give("nobody", 3)
