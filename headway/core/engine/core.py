@@ -189,6 +189,7 @@ class EngineCore:
 
     def check(self) -> None:
         """Every invariant that can be tested at rest; for tests and an idle driver."""
+        self.scheduler.running.check()
         running = list(self.scheduler.running.values())
         tables = [s.table for s in running if s.table is not None]
         assert len(tables) == len(running), "a running sequence has no table"

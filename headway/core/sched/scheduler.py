@@ -24,6 +24,7 @@ from headway.core.sched.preempt import Claim, Holder, choose_victims
 from headway.core.sched.pressure import Ladder
 from headway.core.sched.queue import WaitingQueue
 from headway.core.sched.room import Coming, missing_blocks, waits_for_leader
+from headway.core.sched.running import RunningSet
 from headway.core.sched.sequence import Sequence, State
 from headway.core.sched.swap import Swap
 from headway.core.tenancy.tenant import NUM_CLASSES
@@ -66,7 +67,7 @@ class Scheduler:
         self.kv = parts.kv
         self.queue = parts.queue
         self.ladder = parts.ladder
-        self.running: dict[int, Sequence] = {}
+        self.running = RunningSet()
         self.preemptions = Preemptions()
         self.budget = parts.lanes.budget  # what is left of the step being planned
         self.swap = Swap(parts.kv, parts.lanes.budget.cost)
@@ -88,8 +89,7 @@ class Scheduler:
 
     def slots_for(self, slo_class: int) -> int:
         """Slots that are free, or held by somebody less important."""
-        lower = sum(s.group.request.slo_class > slo_class for s in self.running.values())
-        return self.num_free_slots + lower
+        return self.num_free_slots + self.running.num_below(slo_class)
 
     def plan(self, now: Seconds) -> list[Row]:
         """Rows of the next step; empty when nothing can be computed now.
@@ -101,7 +101,7 @@ class Scheduler:
         self.budget.begin()
         self._haste.begin()
         self.queue.age(now)
-        running = sorted(self.running.values(), key=_order)
+        running = self.running.in_order()
         for sequence in running:
             if sequence.gap == 1:
                 self._continue(sequence, 1, now)
@@ -232,7 +232,7 @@ class Scheduler:
     def _leave(self, sequence: Sequence) -> None:
         """Its blocks are gone."""
         sequence.forget_steps()
-        del self.running[sequence.id]
+        self.running.remove(sequence)
 
     def _admit(self, rank: int, now: Seconds, *, as_guests: bool = False) -> bool:
         """Start waiting sequences of a rank in order; False when nobody after them may.
@@ -243,6 +243,8 @@ class Scheduler:
             return False
         if self.budget.num_left < 1 or self.queue.first(rank) is None:
             return True
+        if self.num_free_slots < 1 and not self._may_take_slot(rank):
+            return False
         if self.ladder.holds(rank, self.running.values()):
             return False
         coming = Coming(self.kv, self.running.values())
@@ -267,9 +269,16 @@ class Scheduler:
         sequence = self.queue.first(rank)
         if sequence is None or not (sequence.standing.is_long or sequence.is_lifted):
             return sequence
-        with_long, with_lifted = self._guests.room(self.running.values())
+        with_long, with_lifted = self._guests.room(self.running)
         with_long = with_long and self._lanes.chunk(0, sequence.gap, is_long=True) > 0
         return self.queue.first(rank, with_long=with_long, with_lifted=with_lifted)
+
+    def _may_take_slot(self, rank: int) -> bool:
+        """Whether anybody runs who might give way to one of this rank; nearly always nobody does.
+
+        Told by counts, because it is asked in every step while somebody waits.
+        """
+        return self.running.num_below(rank) > 0 or self._guests.has_long(self.running)
 
     def _start(self, sequence: Sequence, now: Seconds) -> bool:
         """Give a waiting sequence a slot, blocks and its first rows; False if that cannot be."""
@@ -288,7 +297,7 @@ class Scheduler:
         self.swap.release(sequence)
         sequence.standing.waited += now - sequence.standing.waiting_since
         sequence.move(State.RUNNING)
-        self.running[sequence.id] = sequence
+        self.running.add(sequence)
         return True
 
     def _make_room(self, sequence: Sequence, now: Seconds) -> bool:
@@ -313,8 +322,13 @@ class Scheduler:
         """Less important ones to stop; none when all of them would not be enough."""
         request, rank = sequence.group.request, sequence.standing.rank
         is_host = slots > 0 and not sequence.standing.is_long and not sequence.is_lifted
+        if not (
+            self.running.num_below(request.slo_class)
+            or (is_host and self._guests.has_long(self.running))
+        ):
+            return []
         claim = Claim(request.slo_class, rank, blocks, slots, is_host)
-        lent, unprotected = self._guests.of(self.running.values())
+        lent, unprotected = self._guests.of(self.running)
         holders = [
             self._as_holder(s, s.id in lent, its_rank)
             for s in self.running.values()
@@ -354,10 +368,6 @@ class Scheduler:
             computed = table.num_cached
         sequence.num_computed = sequence.num_planned = computed
         return table
-
-
-def _order(sequence: Sequence) -> tuple[int, int]:
-    return sequence.standing.rank, sequence.id
 
 
 def _class_order(sequence: Sequence) -> tuple[int, int]:
