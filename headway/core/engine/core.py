@@ -182,11 +182,13 @@ class EngineCore:
             generated_tokens=ledger.generated_tokens,
             prefix_queries=ledger.prefix_queries,
             prefix_hits=ledger.prefix_hits,
-            preemptions=scheduler.num_preemptions,
+            preemptions=scheduler.preemptions.total,
             preemptions_for_class=scheduler.preemptions.for_class,
             wasted_rows=ledger.wasted_rows,
             prefix_host_hits=ledger.prefix_host_hits,
-            preemptions_swapped=scheduler.swap.num_swapped,
+            preemptions_swapped=sum(scheduler.preemptions.swapped),
+            swapped_by_class=tuple(scheduler.preemptions.swapped),
+            recomputed_by_class=tuple(scheduler.preemptions.recomputed),
             swapped_out_blocks=kv.host.num_saved,
             swapped_in_blocks=kv.host.num_loaded,
             host_blocks_used=kv.host.used,
@@ -199,6 +201,7 @@ class EngineCore:
 
     def check(self) -> None:
         """Every invariant that can be tested at rest; for tests and an idle driver."""
+        self.scheduler.running.check()
         running = list(self.scheduler.running.values())
         tables = [s.table for s in running if s.table is not None]
         assert len(tables) == len(running), "a running sequence has no table"

@@ -14,9 +14,10 @@ from headway.core.route import metrics as route_metrics
 from headway.core.route.admit import Admitter
 from headway.core.route.policy import LOAD, PREFIX
 from headway.core.route.router import RouteCounts
+from headway.core.tenancy.metrics import CLASS_PREEMPTED
 from headway.core.tenancy.tenant import SloClass
 from headway.service.gateway.meter import Meter
-from headway.service.gateway.totals import TOTALS, PoolTotals
+from headway.service.gateway.totals import CLASSED, TOTALS, PoolTotals
 from headway.service.observe.prometheus import Sample
 from headway.service.wire.transport import MemberView, Pool, ReplicaState, ReplicaView
 
@@ -68,10 +69,14 @@ class Gauges:
     def _counted(self) -> Iterator[Sample]:
         """Totals: of each engine where the metric tells them apart, else of all."""
         each = [engine.totals for engine in self._totals.engines]
-        for name, total in self._totals.totals.items():
-            for metric in TOTALS[name]:
+        together = self._totals.totals
+        for key, (_, slo_class, kind) in CLASSED.items():
+            labels = {"slo_class": slo_class.name.lower(), "kind": kind}
+            yield Sample(CLASS_PREEMPTED, together[key], labels)
+        for name, its_metrics in TOTALS.items():
+            for metric in its_metrics:
                 if metric.labels != metrics.VLLM:
-                    yield Sample(metric, total)
+                    yield Sample(metric, together[name])
                     continue
                 for number, totals in enumerate(each):
                     yield Sample(metric, totals[name], {"engine": str(number)})

@@ -1,6 +1,6 @@
 """The totals of a model's engines, kept growing over their restarts, and a window of their past."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -9,6 +9,7 @@ import msgspec
 from headway.core.base import metrics
 from headway.core.base.metrics import RATE_WINDOW_S
 from headway.core.base.units import Seconds
+from headway.core.tenancy.tenant import SloClass
 from headway.service.wire.transport import ReplicaView
 
 SAMPLE_S = 1.0  # the shortest time between two samples of the window
@@ -26,6 +27,13 @@ TOTALS: Mapping[str, tuple[metrics.Metric, ...]] = {
     "preemptions_for_class": (metrics.CLASS_PREEMPTIONS,),
     "wasted_rows": (metrics.ENGINE_WASTED,),
 }
+# Preemptions by class: their key among the totals -> field of the status, class, kind.
+CLASSED: Mapping[str, tuple[str, SloClass, str]] = {
+    f"{name}/{each.name}": (name, each, kind)
+    for name, kind in (("swapped_by_class", "swap"), ("recomputed_by_class", "recompute"))
+    for each in SloClass
+}
+NAMES = (*TOTALS, *CLASSED)
 WORK = ("computed_prompt_tokens", "generated_tokens")
 
 
@@ -41,8 +49,8 @@ class EngineTotals:
     """The engine's totals, kept growing over its restarts, and a window of their past."""
 
     def __init__(self) -> None:
-        self._lost: dict[str, int] = dict.fromkeys(TOTALS, 0)  # by processes that have ended
-        self._last: dict[str, int] = dict.fromkeys(TOTALS, 0)
+        self._lost: Counter[str] = Counter()  # by processes that have ended
+        self._last: Counter[str] = Counter()
         self._process = (0, 0)  # loads and restarts before it
         self._rows = 0  # sequences in all steps so far
         self._window: deque[_Sampled] = deque()
@@ -50,7 +58,7 @@ class EngineTotals:
     @property
     def totals(self) -> dict[str, int]:
         """What all processes of the engine have counted so far."""
-        return {name: self._lost[name] + self._last[name] for name in TOTALS}
+        return {name: self._lost[name] + self._last[name] for name in NAMES}
 
     def observe(self, view: ReplicaView, now: Seconds) -> None:
         """Take the engine's latest status, if it has one.
@@ -61,11 +69,12 @@ class EngineTotals:
         status = view.status
         if status is None:
             return
-        fresh = {name: int(getattr(status, name)) for name in TOTALS}
+        fresh = Counter({name: int(getattr(status, name)) for name in TOTALS})
+        for key, (name, slo_class, _) in CLASSED.items():
+            fresh[key] = sum(getattr(status, name)[slo_class : slo_class + 1])
         if (view.loads, view.restarts) != self._process:
             self._process = (view.loads, view.restarts)
-            self._lost = self.totals
-            self._last = dict.fromkeys(TOTALS, 0)
+            self._lost, self._last = Counter(self.totals), Counter()
         self._rows += status.last_step_rows * (fresh["num_steps"] - self._last["num_steps"])
         self._last = fresh
         if not self._window or now - self._window[-1].at >= SAMPLE_S:
@@ -99,7 +108,7 @@ class PoolTotals:
     def totals(self) -> dict[str, int]:
         """What all of them have counted so far."""
         each = [engine.totals for engine in self.engines]
-        return {name: sum(totals[name] for totals in each) for name in TOTALS}
+        return {name: sum(totals[name] for totals in each) for name in NAMES}
 
     def observe(self, view: ReplicaView, now: Seconds) -> None:
         """Take the latest status of each; see EngineTotals."""
