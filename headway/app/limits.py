@@ -56,7 +56,5 @@ def _shared(settings: RateLimitSettings, url: str, gateway: str) -> "SharedLimit
         raise InvalidSetting(
             "--redis-url", "needs Redis's client; install it with: pip install 'headway[redis]'"
         ) from None
-    redis = RedisSettings(
-        url=url, prefix=settings.redis_prefix, timeout_s=settings.redis_timeout
-    )
+    redis = RedisSettings(url=url, prefix=settings.redis_prefix, timeout_s=settings.redis_timeout)
     return SharedLimits(RedisLimits(redis), gateway, share=settings.outage_share)

@@ -32,8 +32,7 @@ def gateways(url: str, limits: Limits, mode: str, count: int) -> Iterator[list[t
     command = [sys.executable, "-m", "tests.fault.limited_gateway", url]
     command += [msgspec.json.encode(limits).decode(), mode]
     started = [
-        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        for _ in range(count)
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(count)
     ]
     try:
         ports = []

@@ -31,9 +31,7 @@ def check_rate_limits(settings: RateLimitSettings, where: str = "rate_limits") -
         )
     share = settings.outage_share
     if share is not None and not 0 < share <= 1:
-        raise InvalidSetting(
-            f"{where}.outage_share", f"must be above 0 and at most 1, got {share}"
-        )
+        raise InvalidSetting(f"{where}.outage_share", f"must be above 0 and at most 1, got {share}")
     if settings.reserve_tokens < 1:
         raise InvalidSetting(
             f"{where}.reserve_tokens", f"must be at least 1, got {settings.reserve_tokens}"

@@ -19,11 +19,13 @@ from headway.core.tenancy.limits import LEASE_S, SLOT_RETRY_S
 
 CLAIM_KEPT_MS = 86_400_000  # a claim that nobody settles or renews; its slot is free long before
 
-_SHARED = f"""
+_SHARED = (
+    f"""
 local UNIT, MINUTE, HELD, MAX_LOWS = {UNIT}, {MINUTE_MS}, {HELD_MINUTES}, {MAX_LOWS}
 local LEASE, SLOT_RETRY = {int(LEASE_S * 1000)}, {int(SLOT_RETRY_S * 1000)}
 local CLAIM_KEPT = {CLAIM_KEPT_MS}
-""" + """
+"""
+    + """
 local function whole(number) return string.format('%.0f', number) end
 
 local function clock(given)
@@ -33,6 +35,7 @@ local function clock(given)
 end
 local now = clock(ARGV[1])
 """
+)
 
 _BUCKET = """
 local function ceiling(number, by) return math.floor((number + by - 1) / by) end

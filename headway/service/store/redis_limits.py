@@ -103,9 +103,7 @@ class RedisLimits:
             keys = [self._key(tenant, "slots"), *(self._key(tenant, f"claim:{id_}") for id_ in ids)]
             await self._run(RENEW, keys, [self._time(now), *ids])
 
-    async def asked(
-        self, script: Script, claim: Claim, now: float
-    ) -> tuple[Granted | Denied, int]:
+    async def asked(self, script: Script, claim: Claim, now: float) -> tuple[Granted | Denied, int]:
         """The answer of `enter` or `reserve`, and the micros spent or reserved this month."""
         limits = claim.limits
         of_limits = [
@@ -170,9 +168,7 @@ class RedisLimits:
     def _time(self, now: float) -> Argument:
         return "" if self._use_server_time else to_ms(now)
 
-    async def _run(
-        self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]
-    ) -> Any:
+    async def _run(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
         """What the script returns; raises StoreUnavailable."""
         try:
             try:
@@ -182,17 +178,11 @@ class RedisLimits:
         except (RedisError, OSError) as error:
             raise StoreUnavailable(f"Redis does not answer: {error}", RETRY_S) from error
 
-    async def _try(
-        self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]
-    ) -> Any:
+    async def _try(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
         try:
-            return await self._redis.execute_command(
-                "EVALSHA", script.sha, len(keys), *keys, *arguments
-            )
+            return await self._redis.evalsha(script.sha, len(keys), *keys, *arguments)
         except NoScriptError:  # Redis was started anew, or told to forget its scripts
-            return await self._redis.execute_command(
-                "EVAL", script.text, len(keys), *keys, *arguments
-            )
+            return await self._redis.eval(script.text, len(keys), *keys, *arguments)
 
 
 def _answer(claim: Claim, found: Sequence[int]) -> Granted | Denied:

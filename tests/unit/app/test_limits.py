@@ -50,5 +50,7 @@ def test_a_url_that_is_none_is_refused_without_being_repeated() -> None:
 
 def test_a_server_without_redis_does_not_load_its_client() -> None:
     probe = "import headway.app.gateway, sys; print({'redis', 'sqlalchemy'} & set(sys.modules))"
-    found = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, check=True
+    )
     assert found.stdout.strip() == "set()"
