@@ -72,7 +72,7 @@ class Server:
 
 
 class Postgres(Server):
-    """`url` is of the database `headway`; `fresh` makes others."""
+    """`fresh` makes databases."""
 
     def __init__(self, folder: Path) -> None:
         bin_dir, port = postgres_bin(), free_port()
@@ -98,7 +98,6 @@ class Postgres(Server):
             pytest.fail(f"initdb failed:\n{made.stderr}")
         options = [part for each in FAST for part in ("-c", each)]
         self.port = port
-        self.url = self.url_of("headway")
         command = [
             *(*as_user, str(bin_dir / "postgres"), "-D", str(data)),
             *("-h", "127.0.0.1", "-p", str(port), "-k", str(run), *options),

@@ -11,6 +11,7 @@ HeadwayError
 │   │   └── ModelNotFound       404, code model_not_found
 │   ├── MethodNotAllowed        405
 │   ├── SlowBody                408
+│   ├── Conflict                409, it is there already, or not in the state for that
 │   ├── ClientSilent            408, it had promised heartbeats
 │   ├── BodyTooLarge            413
 │   ├── UnsupportedMedia        415
@@ -107,12 +108,24 @@ class MethodNotAllowed(ClientError):
     http_status = 405
     code = "method_not_allowed"
 
+    def __init__(self, message: str, *, allowed: str = "") -> None:
+        """`allowed` are the methods that there are, as the header Allow has them."""
+        super().__init__(message)
+        self.allowed = allowed
+
 
 class SlowBody(ClientError):
     """The body did not arrive within the limit."""
 
     http_status = 408
     code = "request_timeout"
+
+
+class Conflict(ClientError):
+    """What should be made is there already, or is not in a state in which that can be done."""
+
+    http_status = 409
+    code = "conflict"
 
 
 class ClientSilent(ClientError):

@@ -15,7 +15,7 @@ import msgspec
 from headway.core.base.errors import InvalidSetting
 
 PLACES = 6  # decimal places of a price; also the digits below a micro that sums are kept with
-BELOW_MICRO: int = 10**PLACES
+BELOW_MICRO = 10**PLACES
 MAX_PRICE = Decimal(1_000_000)
 
 
@@ -61,8 +61,9 @@ class PriceTable:
         price = self._exact.get(model)
         if price is None:
             return 0
-        paid = (prompt - cached) * price.prompt + cached * price.cached
-        exact = paid + completion * price.completion
+        exact = (
+            (prompt - cached) * price.prompt + cached * price.cached + completion * price.completion
+        )
         return (exact + BELOW_MICRO // 2) // BELOW_MICRO
 
 

@@ -1,4 +1,4 @@
-"""Tables of tenants, keys and the audit log, as `migrations/versions/r0001_accounts.py` made them."""
+"""Tables of tenants, keys and the audit log, as revision 0001 of `migrations` made them."""
 
 from sqlalchemy import (
     BigInteger,

@@ -48,6 +48,9 @@ class Database:
         """To be made by `open_database`; `shown` is its URL without secrets."""
         self.engine = engine
         self.shown = shown
+        self._reading: dict[str, Any] = {READS: True}
+        if not self.is_sqlite:
+            self._reading |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 
     @property
     def is_sqlite(self) -> bool:
@@ -59,8 +62,9 @@ class Database:
 
         Raises StoreUnavailable when the database cannot be reached.
         """
-        with self._reported(), self.engine.connect() as fresh:
-            with fresh.execution_options(**{READS: True}) as connection, connection.begin():
+        with self._reported(), self.engine.connect() as connection:
+            connection.execution_options(**self._reading)
+            with connection.begin():
                 return work(connection)
 
     def write(self, work: Work[T]) -> T:
@@ -158,14 +162,13 @@ def file_url(path: Path) -> str:
 
 def migrate(engine: Engine) -> None:
     """Bring the schema to the newest revision, in one transaction that nobody else is in."""
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells of every start
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     with engine.begin() as connection:  # on SQLite this is the write lock already
         if connection.dialect.name == "postgresql":
-            connection.execute(
-                text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK}
-            )
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, Table, delete, select
 
 from headway.service.store.accounts_tables import AUDIT, KEYS, TENANTS
+from headway.service.store.usage_tables import REQUESTS
 
 Row = dict[str, object]
 
@@ -24,6 +25,7 @@ class TenantTable(NamedTuple):
 
 # In the order in which rows can be deleted: what refers to a tenant goes before the tenant.
 TENANT_TABLES: tuple[TenantTable, ...] = (
+    TenantTable(REQUESTS),
     TenantTable(AUDIT),
     TenantTable(KEYS, kept_in=frozenset({"hash"})),
     TenantTable(TENANTS, "name"),
@@ -52,4 +54,7 @@ def _rows(connection: Connection, each: TenantTable, tenant: str) -> list[Row]:
         .where(each.table.c[each.column] == tenant)
         .order_by(*each.table.primary_key.columns)
     )
-    return [dict(row) for row in connection.execute(query).mappings()]
+    return [
+        {str(name): value for name, value in row.items()}
+        for row in connection.execute(query).mappings()
+    ]
