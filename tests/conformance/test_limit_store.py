@@ -46,7 +46,7 @@ Play = Callable[[Scenario], None]
 
 
 @pytest.fixture(params=["memory", "redis"])
-def play(request: pytest.FixtureRequest) -> Iterator[Play]:
+def play(request: pytest.FixtureRequest) -> Play:
     """Runs a scenario over a new store."""
 
     async def over(scenario: Scenario) -> None:
@@ -59,7 +59,7 @@ def play(request: pytest.FixtureRequest) -> Iterator[Play]:
         finally:
             await store.close()
 
-    yield lambda scenario: asyncio.run(over(scenario))
+    return lambda scenario: asyncio.run(over(scenario))
 
 
 def claim(name: str = "a", *, tokens: int = 0, cost: int = 0, **limits: int) -> Claim:
@@ -228,6 +228,18 @@ def test_a_budget_ends_with_the_month_and_refunds_go_to_their_own(play: Play) ->
     play(scenario)
 
 
+def test_a_clock_that_goes_back_gives_nothing_away(play: Play) -> None:
+    async def scenario(store: Store) -> None:
+        limits = {"requests_per_minute": 60, "concurrent_requests": 9}
+        await store.enter(claim("a", **limits), NOW)
+        answer = await store.enter(claim("b", **limits), NOW - 30)
+        assert answer.standing.remaining_requests == 58
+        answer = await store.enter(claim("c", **limits), NOW + 1)
+        assert answer.standing.remaining_requests == 58
+
+    play(scenario)
+
+
 def test_other_limits_keep_the_counts_and_tenants_have_their_own(play: Play) -> None:
     async def scenario(store: Store) -> None:
         for number in range(3):
@@ -252,7 +264,7 @@ LIMITS = (
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(["enter", "enter", "reserve", "reserve", "settle", "renew", "again"]),
-        st.sampled_from([0, 0, 1, 17, 400, 3_000, 20_000, 61_000, -40, 86_400_000]),  # ms
+        st.sampled_from([0, 0, 1, 17, 400, 3_000, 20_000, 61_000, 86_400_000]),  # ms
         st.integers(0, 7),  # which claim of those known
         st.integers(0, len(LIMITS) - 1),
         st.integers(0, 1100),  # tokens

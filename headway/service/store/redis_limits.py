@@ -180,13 +180,9 @@ class RedisLimits:
 
     async def _try(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
         try:
-            return await self._redis.execute_command(
-                "EVALSHA", script.sha, len(keys), *keys, *arguments
-            )
+            return await self._redis.evalsha(script.sha, len(keys), *keys, *arguments)
         except NoScriptError:  # Redis was started anew, or told to forget its scripts
-            return await self._redis.execute_command(
-                "EVAL", script.text, len(keys), *keys, *arguments
-            )
+            return await self._redis.eval(script.text, len(keys), *keys, *arguments)
 
 
 def _answer(claim: Claim, found: Sequence[int]) -> Granted | Denied:

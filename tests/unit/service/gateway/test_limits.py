@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
@@ -72,8 +73,8 @@ def test_every_answer_of_a_tenant_with_limits_says_how_it_stands(stream: bool) -
             answer = await ask(here, stream=stream, max_tokens=98)
             assert answer.status_code == 200
             told = of_limits(answer.headers)
-            assert told.pop("reset-requests") in {"12s", "11.999s", "11.998s", "11.997s"}
-            assert told.pop("reset-tokens") in {"1s", "999ms", "998ms", "997ms"}
+            assert re.fullmatch(r"12s|11\.\d+s", told.pop("reset-requests"))
+            assert re.fullmatch(r"1s|\d+ms", told.pop("reset-tokens"))
             assert told == {
                 "limit-requests": "5",
                 "remaining-requests": "4",
@@ -108,10 +109,10 @@ def test_one_too_many_is_a_429_that_says_when_to_come_again(stream: bool) -> Non
             assert of_limits(refused.headers)["remaining-requests"] == "0"
             assert (await here.outcomes())["rejected_limit"] == 1
             assert await here.metric("headway_limit_denials_total") == {
-                '{slo_class="standard",kind="requests"}': 1
+                '{kind="requests",slo_class="standard"}': 1
             }
             assert await here.metric("headway_tenant_limit_denials_total") == {
-                '{tenant="acme",kind="requests"}': 1
+                '{kind="requests",tenant="acme"}': 1
             }
 
     run(scenario())
@@ -184,7 +185,8 @@ async def lost(here: Site) -> None:
     while b'"a"' not in await reader.readline():
         pass
     here.replica.lose(name)
-    assert b"engine_lost" in await reader.read()
+    while b"engine_lost" not in await reader.readline():
+        pass
     await close(writer)
 
 
@@ -260,6 +262,7 @@ def test_who_leaves_while_the_store_is_asked_gives_back_what_it_granted() -> Non
             await store.asked.wait()
             reset(writer)
             await close(writer)
+            await until(lambda: here.num_connections == 0)
             store.may.set()
             here.replica.script = say_hello
             await until(lambda: not here.gateway._flights._num_open)
