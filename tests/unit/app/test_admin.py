@@ -84,9 +84,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_tenant_is_made_and_changed(
-    admin: Office, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_tenant_is_made_and_changed(admin: Office, capsys: pytest.CaptureFixture[str]) -> None:
     assert admin("tenant", "create", "acme", "--class", "vip", "--tokens-per-minute", "9") == 0
     assert "acme" in capsys.readouterr().out
     assert admin("tenant", "set", "acme", "--weight", "2", "--model", "m", "--json") == 0

@@ -368,6 +368,11 @@ def test_every_described_call_is_there_and_every_call_is_described() -> None:
     run(scenario())
 
 
+async def status(here: Site, url: str) -> int:
+    """Of a GET by an operator."""
+    return (await here.client.get(url, headers=ADMIN)).status_code
+
+
 def test_admin_can_have_a_listener_of_its_own() -> None:
     async def scenario() -> None:
         settings = GatewaySettings(admin_listen="127.0.0.1:0", admin_key=(KEY,))
@@ -376,16 +381,18 @@ def test_admin_can_have_a_listener_of_its_own() -> None:
             assert listener is not None
             server = HttpServer(here.gateway.administer, settings, listener)
             serving = asyncio.create_task(server.run_until_stopped())
-            await until(lambda: server.started)
-            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            assert (await here.client.get(f"{url}/admin/keys", headers=ADMIN)).status_code == 200
-            assert (await here.client.get(f"{url}/admin/keys")).status_code == 401
-            for path in ("/metrics", "/v1/models", "/health"):
-                assert (await here.client.get(url + path, headers=ADMIN)).status_code == 404
-            assert (await here.client.get("/admin/keys", headers=ADMIN)).status_code == 404
-            server.stop()
-            await serving
-            listener.close()
+            try:
+                await until(lambda: server.started)
+                url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+                assert await status(here, f"{url}/admin/keys") == 200
+                for path in ("/metrics", "/v1/models", "/health"):
+                    assert await status(here, url + path) == 404
+                assert await status(here, "/admin/keys") == 404
+                assert (await here.client.get(f"{url}/admin/keys")).status_code == 401
+            finally:
+                server.stop()
+                await serving
+                listener.close()
 
     run(scenario())
 
