@@ -102,9 +102,7 @@ def test_a_user_stays_in_their_arm_streamed_or_not(api: openai.OpenAI) -> None:
 
 
 @pytest.mark.spec("B7")
-def test_a_cascade_answers_once_and_counts_what_it_did(
-    api: openai.OpenAI, routed: Server
-) -> None:
+def test_a_cascade_answers_once_and_counts_what_it_did(api: openai.OpenAI, routed: Server) -> None:
     answer, headers = ask(api, "careful", "Write three unusual words.")
     assert answer.usage.completion_tokens <= 6
     assert headers["x-headway-route"] in {"cascade:first", "cascade:escalated"}

@@ -123,7 +123,9 @@ class ClassifierSizer:
 def buckets_of(text: str, num_buckets: int) -> frozenset[int]:
     """Hashes of the text's words and n-grams: which buckets it has something in."""
     read = looked_at(text, HEAD_CHARS, TAIL_CHARS).lower()
-    return frozenset(crc32(gram.encode("utf-8", "surrogatepass")) % num_buckets for gram in grams_of(read))
+    return frozenset(
+        crc32(gram.encode("utf-8", "surrogatepass")) % num_buckets for gram in grams_of(read)
+    )
 
 
 def grams_of(text: str) -> Iterator[str]:
@@ -148,9 +150,7 @@ def grams_of(text: str) -> Iterator[str]:
         before = word
 
 
-def _bounded(
-    size: Size, prompt: Prompt, values: Sequence[float], settings: AutoSettings
-) -> Sized:
+def _bounded(size: Size, prompt: Prompt, values: Sequence[float], settings: AutoSettings) -> Sized:
     """Not below what its length, and that of the answer it wants, call for."""
     if size is Size.SMALL and (prompt.max_tokens or 0) >= settings.long_answer_tokens:
         size = Size.MEDIUM

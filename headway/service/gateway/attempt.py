@@ -126,7 +126,9 @@ class Attempt:
     async def _call(self, routed: Routed, request: Request, take: Take) -> None:
         """Take it through one model; each call has an id of its own."""
         self._num_calls += 1
-        id_ = self._exchange.id if self._num_calls == 1 else f"{self._exchange.id}.{self._num_calls}"
+        id_ = (
+            self._exchange.id if self._num_calls == 1 else f"{self._exchange.id}.{self._num_calls}"
+        )
         self._go(routed)
 
         def make(made: Sequence[EngineRequest]) -> Answer:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -75,7 +76,7 @@ class Routing:
         self._avoided: set[tuple[str, str]] = set()  # (route, pool): told of in the log
         self._cascades: dict[str, list[int]] = {}  # pool -> answered first, of them escalated
         for served in models.all if self.table.is_configured else ():
-            served.meter.exporter.add_source(lambda name=served.name: self._samples(name))
+            served.meter.exporter.add_source(partial(self._samples, served.name))
 
     @property
     def table(self) -> RouteTable:
@@ -131,9 +132,7 @@ class Routing:
         if not choice.instead_of:
             return None
         route = msgspec.structs.replace(choice.route, model=choice.instead_of, degraded="")
-        return self._routed(
-            routed.ask, choice._replace(route=route, instead_of=""), routed.request
-        )
+        return self._routed(routed.ask, choice._replace(route=route, instead_of=""), routed.request)
 
     def answered_instead(self, routed: Routed) -> Routed:
         """The fixed answer goes out in place of the model's."""
@@ -206,9 +205,7 @@ class Routing:
             return
         route = choice.route
         meter = self._models.find(route.model).meter
-        meter.exporter.add(
-            ROUTED, route=found.name, version=route.version, reason=route.reason
-        )
+        meter.exporter.add(ROUTED, route=found.name, version=route.version, reason=route.reason)
         if route.degraded:
             of = self._models.find(choice.instead_of or route.model)
             self._count_degraded(of, route.degraded)
@@ -221,9 +218,7 @@ class Routing:
                 log.warning("route_avoids_unhealthy_model", extra=told)
         elif (found.name, route.model) in self._avoided:
             self._avoided.discard((found.name, route.model))
-            log.info(
-                "route_uses_model_again", extra={"route": found.name, "model": route.model}
-            )
+            log.info("route_uses_model_again", extra={"route": found.name, "model": route.model})
 
     def _state(self, pool: str) -> PoolState:
         return state_of(self._models.find(pool))
@@ -272,8 +267,11 @@ def ask_of(request: Request, request_id: str) -> Ask:
         else _completion_prompt(request)
     )
     is_scoring = isinstance(request, CompletionRequest) and request.is_scoring
-    is_bound = has_ids or is_scoring or request.prompt_logprobs is not None or bool(
-        sampling.logit_bias or sampling.stop_token_ids or sampling.allowed_token_ids
+    is_bound = (
+        has_ids
+        or is_scoring
+        or request.prompt_logprobs is not None
+        or bool(sampling.logit_bias or sampling.stop_token_ids or sampling.allowed_token_ids)
     )
     return Ask(
         request_id=request_id,

@@ -210,9 +210,7 @@ class Gateway:
         sink = _Sink(exchange, stream if request.stream else None, journey)
         await Attempt(exchange, parts.routing, journey, make, sink.take).run(routed)
 
-    async def _read(
-        self, exchange: Exchange, generator: Generator, model: str | None
-    ) -> Request:
+    async def _read(self, exchange: Exchange, generator: Generator, model: str | None) -> Request:
         settings, limits = self._parts.settings, self._parts.api_limits
         body = await exchange.body(settings.max_body_bytes, settings.body_timeout)
         query = {} if model is None else {"model": model}
