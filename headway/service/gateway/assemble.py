@@ -65,6 +65,8 @@ class Access(NamedTuple):
     tokens: Callable[[FindTenant], TokenSource] | None = None
     admin_keys: tuple[str, ...] = ()
     admin_routes: tuple[AdminRoute, ...] = ()  # beside those of tenants and keys
+    keys: tuple[tuple[str, Tenant], ...] = ()  # of the configuration file, and whose they are
+    tenants: tuple[Tenant, ...] = ()  # of the configuration file, also those without a key
 
 
 class GatewayNeeds(NamedTuple):
@@ -187,6 +189,7 @@ def _accounts(needs: GatewayNeeds, exporter: Exporter) -> Accounts | None:
 def _tokens(needs: GatewayNeeds, accounts: Accounts | None) -> TokenSource | None:
     """What checks tokens; a tenant of the store goes before one of the settings."""
     by_name = {tenant.name: tenant for _, tenant in read_tenants(needs.settings.tenant)}
+    by_name |= {tenant.name: tenant for tenant in needs.access.tenants}
 
     def find(name: str) -> Tenant | None:
         record = None if accounts is None else accounts.tenant(name)
@@ -205,7 +208,7 @@ def _key_ring(
     settings = needs.settings
     return KeyRing(
         settings.api_key,
-        read_tenants(settings.tenant),
+        (*read_tenants(settings.tenant), *needs.access.keys),
         [each for each in (accounts, tokens) if each is not None],
         is_closed=bool(needs.access.admin_keys),
     )
@@ -217,11 +220,12 @@ def _admin(
     access, settings = needs.access, needs.settings
     if not access.admin_keys:
         return None
-    of_settings = read_tenants(settings.tenant)
+    of_settings = (*read_tenants(settings.tenant), *access.keys)
     check_admin_keys(access.admin_keys, [*settings.api_key, *(key for key, _ in of_settings)])
     routes = access.admin_routes
     if accounts is not None:
         reserved = {tenant.name for _, tenant in of_settings}
+        reserved |= {tenant.name for tenant in access.tenants}
         routes += AccountPages(accounts, reserved).routes()
     keys = AdminKeys(access.admin_keys, time.monotonic)
     return AdminRoutes(keys, RouteTable(routes), lambda: exporter.add(ADMIN_REFUSED))

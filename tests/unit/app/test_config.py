@@ -13,7 +13,7 @@ def test_a_good_file_is_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert said.splitlines() == [
         f"{file}: fine",
         "  model a.gguf: small",
-        "  model b.gguf: named by its file",
+        "  model b.gguf: b",
     ]
 
 

@@ -58,8 +58,9 @@ def test_files_may_be_toml_or_yaml_with_either_dash(tmp_path: Path, name: str, t
 
 
 def test_an_empty_file_and_a_null_leave_the_defaults(tmp_path: Path) -> None:
-    assert merge({}, {}, str(written(tmp_path, ""))) == Settings()
-    assert merge({}, {}, str(written(tmp_path, "seed: null"))) == Settings()
+    file = str(written(tmp_path, ""))
+    assert merge({}, {}, file) == Settings(file=file)
+    assert merge({}, {}, str(written(tmp_path, "seed: null"))) == Settings(file=file)
 
 
 def test_a_wrong_value_names_its_source(tmp_path: Path) -> None:
@@ -137,6 +138,9 @@ def test_every_setting_has_an_option() -> None:
     internal = {"model", *STRUCTS} | {
         *("heartbeat_s", "tick_s", "backoff_first_s", "backoff_limit_s"),
         *("healthy_after_s", "stop_grace_s", "routes"),
+        *("jwt", "prices", "tenants", "file"),
+        *("redis_prefix", "redis_timeout", "outage_share", "reserve_tokens"),
+        *("metrics_by_tenant", "default", "route"),
     }
     declared = {(option.section, option.field) for option in OPTIONS}
     for section, struct in STRUCTS.items():
