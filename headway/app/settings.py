@@ -18,10 +18,11 @@ from headway.core.base.model_card import ModelCard
 from headway.core.engine.settings import EngineSettings
 from headway.core.fleet.residency import ResidencySettings
 from headway.core.route.table import RoutesSettings
+from headway.core.tenancy.price import PriceSettings, check_prices
 from headway.service.control.health import SupervisorSettings
 from headway.service.control.replica_set import ReplicaSetSettings
 from headway.service.gateway.jwt_settings import JwtSettings
-from headway.service.gateway.limit_settings import RateLimitSettings
+from headway.service.gateway.limit_settings import RateLimitSettings, check_rate_limits
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.openai.limits import ApiLimits
 from headway.service.store.ledger_settings import LedgerSettings
@@ -32,6 +33,7 @@ from headway.service.wire.spec import ReplicaSpec
 SERVICE_LINK = re.compile(r"HEADWAY_(.+_)?(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP)(_.*)?)?)")
 JWT = "jwt"  # key of a section in a file
 ROUTES = "routes"  # key of a section in a file
+RATE_LIMITS, PRICES = "rate_limits", "prices"  # the same
 OTHER_VARIABLES = frozenset({"HEADWAY_CONFIG"})
 OTHER_PREFIXES = ("HEADWAY_TEST_", "HEADWAY_BENCH_")
 
@@ -59,6 +61,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ledger: LedgerSettings = LedgerSettings()
     jwt: JwtSettings | None = None  # a section of the file
     routes: RoutesSettings | None = None  # a section of the file
+    prices: PriceSettings = PriceSettings()  # a section of the file
 
 
 STRUCTS: Mapping[str, type[msgspec.Struct]] = {
@@ -114,6 +117,7 @@ def merge_models(
             )
     jwt = document.convert(JWT, JwtSettings) if JWT in content else None
     routes = document.convert(ROUTES, RoutesSettings) if ROUTES in content else None
+    rates, prices = _rate_limits(document), _prices(document)
     values = _from_file(document)
     values |= _from_environment(environment)
     for key, raw in flags.items():
@@ -129,7 +133,22 @@ def merge_models(
             "served_model_name", "names one model, and there are several; give each its own"
         )
     trees = [_build(values | entry) for entry in entries or [{}]]
-    return tuple(msgspec.structs.replace(tree, jwt=jwt, routes=routes) for tree in trees)
+    url = trees[0].rate_limits.redis_url or rates.redis_url
+    rates = msgspec.structs.replace(rates, redis_url=url)
+    sections = {"jwt": jwt, "routes": routes, "rate_limits": rates, "prices": prices}
+    return tuple(msgspec.structs.replace(tree, **sections) for tree in trees)
+
+
+def _rate_limits(document: Document) -> RateLimitSettings:
+    rates = document.convert(RATE_LIMITS, RateLimitSettings)
+    check_rate_limits(rates, document.where(RATE_LIMITS))
+    return rates
+
+
+def _prices(document: Document) -> PriceSettings:
+    prices = document.convert(PRICES, PriceSettings)
+    check_prices(prices, document.where(PRICES))
+    return prices
 
 
 def _named(flags: Mapping[str, object], environment: Mapping[str, str]) -> list[Values]:

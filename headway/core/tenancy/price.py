@@ -15,7 +15,7 @@ import msgspec
 from headway.core.base.errors import InvalidSetting
 
 PLACES = 6  # decimal places of a price; also the digits below a micro that sums are kept with
-BELOW_MICRO = 10**PLACES
+BELOW_MICRO: int = 10**PLACES
 MAX_PRICE = Decimal(1_000_000)
 
 

@@ -239,6 +239,25 @@ def test_each_choice_is_reserved_for() -> None:
     run(scenario())
 
 
+@pytest.mark.spec("M4")
+def test_an_answer_counts_for_what_it_used_and_a_failure_of_ours_for_nothing() -> None:
+    def refuse(replica: FakeReplica, request: EngineRequest) -> None:
+        replica.fail(request.id, "the queue is full", "queue_full")
+
+    async def scenario() -> None:
+        replica, limit = talking(), CONTEXT - 2
+        async with limited(replica=replica, tokens_per_minute=limit) as here:
+            assert (await ask(here, max_tokens=400)).status_code == 200
+            replica.script = refuse
+            assert (await ask(here, max_tokens=400)).status_code == 503
+            refused = await ask(here, max_tokens=CONTEXT - 2)
+            assert refused.status_code == 429
+            left = int(of_limits(refused.headers)["remaining-tokens"])
+            assert limit - 5 <= left <= limit, "2 tokens of the prompt and 3 of the answer"
+
+    run(scenario())
+
+
 def test_who_leaves_while_the_store_is_asked_gives_back_what_it_granted() -> None:
     class Slow(MemoryLimits):
         """Answers `reserve` only when it is let."""
