@@ -373,7 +373,7 @@ class _Process:
                 books=self._limits.books(ledger, self._prices, settings.prices.currency),
                 access=access_of(settings, self._opened.stores, keeper),
                 keeper=keeper,
-                rate_limits=settings.rate_limits,
+                rate_limits=self._limits.table,
                 limit_state=self._limits.state,
                 routes=settings.routes,
             )

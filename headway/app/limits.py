@@ -11,7 +11,7 @@ from headway.core.tenancy.memory_limits import MemoryLimits
 from headway.service.gateway.journey import Books, Ledger, Pricing
 from headway.service.gateway.limit_answers import LimitRules
 from headway.service.gateway.limit_counts import SharedState
-from headway.service.gateway.limit_settings import RateLimitSettings
+from headway.service.gateway.limit_settings import LimitTable, RateLimitSettings
 from headway.service.gateway.underway import Underway
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class TenantLimits:
     def __init__(self, settings: RateLimitSettings, gateway: str) -> None:
         """`gateway` names this process to the others. Raises InvalidSetting."""
         self._gateway = gateway
+        self.table = LimitTable(settings)
         self._shared: SharedLimits | None = None
         store: LimitStore = MemoryLimits()
         if settings.redis_url is not None:
