@@ -86,7 +86,7 @@ class Postgres(Server):
                 os.chown(path, user.pw_uid, user.pw_gid)
         made = subprocess.run(
             [
-                *(*as_user, bin_dir / "initdb", "-D", data, "-U", "headway", "--auth=trust"),
+                *(*as_user, str(bin_dir / "initdb"), "-D", str(data), "-U", "headway", "--auth=trust"),
                 *("--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"),
             ],
             capture_output=True,
@@ -119,7 +119,7 @@ class Postgres(Server):
 
     def _run(self, statement: str) -> None:
         with psycopg.connect(self.url_of("postgres"), autocommit=True) as connection:
-            connection.execute(statement)  # type: ignore[arg-type]  # made of our own names
+            connection.execute(statement)
 
 
 class Redis(Server):
