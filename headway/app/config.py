@@ -7,6 +7,7 @@ from headway.app.fleet import served_names
 from headway.app.sections import check_against, keys_of
 from headway.app.settings import Settings, merge_models
 from headway.core.route.table import PoolFacts
+from headway.core.tenancy.limits import UNLIMITED
 from headway.service.loaders.builtin import BUILTIN
 
 
@@ -53,6 +54,13 @@ def summary(file: str, models: tuple[Settings, ...]) -> str:
     tenants = [entry.name for entry in settings.tenants]
     if tenants or settings.gateway.tenant:
         lines.append(f"  tenants: {len(tenants)} in the file, {len(settings.gateway.tenant)} keys")
+    rates = settings.rate_limits
+    if rates.tenants or rates.default != UNLIMITED:
+        others = "none of their own" if rates.default == UNLIMITED else "those of `default`"
+        where = "this process" if rates.redis_url is None else "Redis"
+        lines.append(
+            f"  limits of {len(rates.tenants)} tenants, others have {others}; counted in {where}"
+        )
     if settings.prices.models:
         lines.append(f"  prices in {settings.prices.currency}: {', '.join(settings.prices.models)}")
     return "\n".join(lines)

@@ -36,7 +36,6 @@ from headway.service.control.supervise import Observers, Supervisor
 from headway.service.gateway.assemble import Assembled, GatewayNeeds, ModelNeeds, assemble
 from headway.service.gateway.books import NoLedger
 from headway.service.gateway.encode import Encoder
-from headway.service.gateway.journey import Books
 from headway.service.gateway.ledger import Keeper
 from headway.service.gateway.lifecycle import (
     CLOSE_S,
@@ -375,10 +374,10 @@ class _Process:
                 models=models,
                 clock=self._clock,
                 version=__version__,
-                books=Books(self._limits.store, ledger, self._prices, time.time, self._name),
+                books=self._limits.books(ledger, self._prices, settings.prices.currency),
                 access=access_of(settings, self._opened.stores, keeper),
                 keeper=keeper,
-                rate_limits=settings.rate_limits,
+                rate_limits=self._limits.table,
                 limit_state=self._limits.state,
                 routes=settings.routes,
             )

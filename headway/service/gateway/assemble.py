@@ -25,7 +25,7 @@ from headway.service.gateway.journey import Books
 from headway.service.gateway.ledger import Keeper
 from headway.service.gateway.limit_answers import LimitRules
 from headway.service.gateway.limit_counts import Denials, SharedState, samples
-from headway.service.gateway.limit_settings import RateLimitSettings, limits_of
+from headway.service.gateway.limit_settings import LimitTable, RateLimitSettings
 from headway.service.gateway.meter import Meter
 from headway.service.gateway.model import Directory, ServedModel
 from headway.service.gateway.models import Models, Served
@@ -81,7 +81,7 @@ class GatewayNeeds(NamedTuple):
     books: Books = Books(NoLimits(), NoLedger(), NoPrices(), time.time, "")
     access: Access = Access()
     keeper: Keeper | None = None  # of the ledger in `books`, if it is to be counted
-    rate_limits: RateLimitSettings = RateLimitSettings()
+    rate_limits: LimitTable = LimitTable(RateLimitSettings())
     limit_state: SharedState | None = None  # of the store of `books`, where several share one
     routes: RoutesSettings | None = None  # checked against the models; None: each by its names
 
@@ -232,12 +232,8 @@ def _admin(
 
 
 def _rules(needs: GatewayNeeds, exporter: Exporter) -> LimitRules:
-    settings = needs.rate_limits
-    return needs.books.rules._replace(
-        limits_of=partial(limits_of, settings),
-        on_denied=Denials(exporter, by_tenant=settings.metrics_by_tenant).count,
-        reserve_tokens=settings.reserve_tokens,
-    )
+    table = needs.rate_limits
+    return needs.books.rules._replace(table=table, on_denied=Denials(exporter, table).count)
 
 
 def _labelled(exporter: Exporter, name: str) -> Labelled:
