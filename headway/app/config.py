@@ -4,6 +4,7 @@ import argparse
 import os
 
 from headway.app.settings import Settings, merge_models
+from headway.core.tenancy.limits import UNLIMITED
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,4 +34,19 @@ def summary(file: str | None, models: tuple[Settings, ...]) -> str:
         lines.append(f"  model {settings.model or '(built in)'}: {names}")
     if keys := len(models[0].gateway.tenant):
         lines.append(f"  {keys} keys of tenants")
+    lines += _of_limits(models[0])
     return "\n".join(lines)
+
+
+def _of_limits(settings: Settings) -> list[str]:
+    rates, prices = settings.rate_limits, settings.prices
+    where = "this process" if rates.redis_url is None else "Redis"
+    lines = []
+    if rates.tenants or rates.default != UNLIMITED:
+        others = "none of their own" if rates.default == UNLIMITED else "those of `default`"
+        lines.append(
+            f"  limits of {len(rates.tenants)} tenants, others have {others}; counted in {where}"
+        )
+    if prices.models:
+        lines.append(f"  prices of {len(prices.models)} models in {prices.currency}")
+    return lines

@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import time
+import uuid
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,22 +17,23 @@ import msgspec
 import uvloop
 
 from headway import __version__
-from headway.app.fleet import OpenedModel, about, check_names, fitted, opened
+from headway.app.fleet import OpenedModel, about, check_names, check_routes, fitted, opened
+from headway.app.limits import TenantLimits
 from headway.app.model_source import locate
 from headway.app.settings import Settings
 from headway.app.settle import give_back
 from headway.app.stores import Stores, access_of, keeper_of, open_stores
 from headway.core.base.errors import StartError
 from headway.core.messages.health import LoadProgress, ReplicaHello, StepReport
+from headway.core.tenancy.price import PriceTable
 from headway.core.text.tokenizer import Tokenizer
 from headway.service.control.memory import available_bytes
-from headway.service.control.pool import ModelPool
+from headway.service.control.pool import ModelPool, Replica
+from headway.service.control.replica_set import ReplicaSet, by_load, by_prefix
 from headway.service.control.supervise import Observers, Supervisor
 from headway.service.gateway.assemble import Assembled, GatewayNeeds, ModelNeeds, assemble
-from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
+from headway.service.gateway.books import NoLedger
 from headway.service.gateway.encode import Encoder
-from headway.service.gateway.gauges import EngineTotals
-from headway.service.gateway.journey import Books
 from headway.service.gateway.ledger import Keeper
 from headway.service.gateway.lifecycle import (
     CLOSE_S,
@@ -45,6 +47,7 @@ from headway.service.gateway.model import ServedModel
 from headway.service.gateway.models import Models
 from headway.service.gateway.server import Gateway
 from headway.service.gateway.settings import GatewaySettings
+from headway.service.gateway.totals import PoolTotals
 from headway.service.loaders.chat_template import ChatTemplate
 from headway.service.loaders.model_files import ModelFile, open_model
 from headway.service.loaders.progress import ConsoleProgress
@@ -104,6 +107,7 @@ def open_all(models: Sequence[Settings], progress: ConsoleProgress) -> list[Open
         for index, (each, file) in enumerate(located(each, progress) for each in models)
     ]
     check_names(found)
+    check_routes(found)
     fitted(found, available_bytes())
     return found
 
@@ -165,13 +169,22 @@ class _Engine:
 
     def __init__(self, model: OpenedModel, clock: SystemClock, progress: ConsoleProgress) -> None:
         self.model = model
-        self.totals = EngineTotals()
+        self.totals = PoolTotals()
         self._clock = clock
         self._progress = progress
         settings, spec = model.settings, model.spec()
 
-        def make(observers: Observers) -> Supervisor:
-            return Supervisor(spec, settings.supervisor, clock, observers)
+        def one(name: str, observers: Observers) -> Supervisor:
+            own = msgspec.structs.replace(spec, replica=name)
+            return Supervisor(own, settings.supervisor, clock, observers)
+
+        def make(observers: Observers) -> Replica:
+            if settings.pool.replicas == 1:
+                return Supervisor(spec, settings.supervisor, clock, observers)
+            has_cache = settings.engine.enable_prefix_caching
+            factor = settings.pool.route.factor
+            policy = by_prefix(model.card.name, factor) if has_cache else by_load
+            return ReplicaSet(settings.pool, one, policy, clock, observers)
 
         observers = Observers(on_report=self._observe, on_load=self._show_load)
         self.pool = ModelPool(model.name, settings.residency, make, clock, observers)
@@ -205,9 +218,10 @@ class _Process:
         self._began = time.monotonic()
         self._signals = StopSignals()
         self._clock = SystemClock()
-        self._name = f"{socket.gethostname()}-{os.getpid()}"
-        self._prices = NoPrices()
+        self._prices = PriceTable(opened.settings.prices.models)
         self._engines = [_Engine(each, self._clock, opened.progress) for each in opened.models]
+        self._name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._limits = TenantLimits(opened.settings.rate_limits, self._name)
 
     async def run(self) -> int:
         """Start, serve, end; raises StartError when the file is unfit or the engine's first
@@ -251,6 +265,7 @@ class _Process:
             servers.append(admin)
         http = asyncio.create_task(_until_stopped(servers))
         ticks = [asyncio.create_task(_tick(parts.models)), asyncio.create_task(parts.follow())]
+        self._limits.start()
         try:
             if await self._first_of(self._wait_ready(), http):
                 give_back()
@@ -264,6 +279,7 @@ class _Process:
                 server.stop()
             await self._end_engines()
             await asyncio.wait((http,), timeout=2 * CLOSE_S)
+            await self._limits.close()
 
     async def _wait_ready(self) -> None:
         """Wait for all that is loaded at start; raises the first StartError."""
@@ -337,6 +353,7 @@ class _Process:
                     created=created,
                 ),
                 engine=model.settings.engine,
+                replicas=model.settings.pool.replicas,
                 encoder=encoder,
                 pool=engine.pool,
                 totals=engine.totals,
@@ -353,9 +370,12 @@ class _Process:
                 models=models,
                 clock=self._clock,
                 version=__version__,
-                books=Books(NoLimits(), ledger, self._prices, time.time, self._name),
+                books=self._limits.books(ledger, self._prices, settings.prices.currency),
                 access=access_of(settings, self._opened.stores, keeper),
                 keeper=keeper,
+                rate_limits=settings.rate_limits,
+                limit_state=self._limits.state,
+                routes=settings.routes,
             )
         )
 

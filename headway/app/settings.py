@@ -1,5 +1,6 @@
 """The settings of one server: file, then environment, then flags, merged once and frozen."""
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,8 +17,12 @@ from headway.core.base.errors import InvalidSetting
 from headway.core.base.model_card import ModelCard
 from headway.core.engine.settings import EngineSettings
 from headway.core.fleet.residency import ResidencySettings
+from headway.core.route.table import RoutesSettings
+from headway.core.tenancy.price import PriceSettings, check_prices
 from headway.service.control.health import SupervisorSettings
+from headway.service.control.replica_set import ReplicaSetSettings
 from headway.service.gateway.jwt_settings import JwtSettings
+from headway.service.gateway.limit_settings import RateLimitSettings, check_rate_limits
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.openai.limits import ApiLimits
 from headway.service.store.ledger_settings import LedgerSettings
@@ -27,6 +32,8 @@ from headway.service.wire.spec import ReplicaSpec
 # Kubernetes puts such variables into every pod beside a service named "headway".
 SERVICE_LINK = re.compile(r"HEADWAY_(.+_)?(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP)(_.*)?)?)")
 JWT = "jwt"  # key of a section in a file
+ROUTES = "routes"  # key of a section in a file
+RATE_LIMITS, PRICES = "rate_limits", "prices"  # the same
 OTHER_VARIABLES = frozenset({"HEADWAY_CONFIG"})
 OTHER_PREFIXES = ("HEADWAY_TEST_", "HEADWAY_BENCH_")
 
@@ -45,12 +52,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cpu: CpuChoices = CpuChoices()
     engine: EngineSettings = EngineSettings()
     residency: ResidencySettings = ResidencySettings()
+    pool: ReplicaSetSettings = ReplicaSetSettings()
     gateway: GatewaySettings = GatewaySettings()
     limits: ApiLimits = ApiLimits()
+    rate_limits: RateLimitSettings = RateLimitSettings()
     supervisor: SupervisorSettings = SupervisorSettings()
     store: StoreSettings = StoreSettings()
     ledger: LedgerSettings = LedgerSettings()
     jwt: JwtSettings | None = None  # a section of the file
+    routes: RoutesSettings | None = None  # a section of the file
+    prices: PriceSettings = PriceSettings()  # a section of the file
 
 
 STRUCTS: Mapping[str, type[msgspec.Struct]] = {
@@ -59,8 +70,10 @@ STRUCTS: Mapping[str, type[msgspec.Struct]] = {
     "cpu": CpuChoices,
     "engine": EngineSettings,
     "residency": ResidencySettings,
+    "pool": ReplicaSetSettings,
     "gateway": GatewaySettings,
     "limits": ApiLimits,
+    "rate_limits": RateLimitSettings,
     "supervisor": SupervisorSettings,
     "store": StoreSettings,
     "ledger": LedgerSettings,
@@ -103,6 +116,8 @@ def merge_models(
                 document.where("model"), f"stands beside {MODELS}; put it into that list"
             )
     jwt = document.convert(JWT, JwtSettings) if JWT in content else None
+    routes = document.convert(ROUTES, RoutesSettings) if ROUTES in content else None
+    rates, prices = _rate_limits(document), _prices(document)
     values = _from_file(document)
     values |= _from_environment(environment)
     for key, raw in flags.items():
@@ -118,7 +133,22 @@ def merge_models(
             "served_model_name", "names one model, and there are several; give each its own"
         )
     trees = [_build(values | entry) for entry in entries or [{}]]
-    return tuple(msgspec.structs.replace(tree, jwt=jwt) for tree in trees)
+    url = trees[0].rate_limits.redis_url or rates.redis_url
+    rates = msgspec.structs.replace(rates, redis_url=url)
+    sections = {"jwt": jwt, "routes": routes, "rate_limits": rates, "prices": prices}
+    return tuple(msgspec.structs.replace(tree, **sections) for tree in trees)
+
+
+def _rate_limits(document: Document) -> RateLimitSettings:
+    rates = document.convert(RATE_LIMITS, RateLimitSettings)
+    check_rate_limits(rates, document.where(RATE_LIMITS))
+    return rates
+
+
+def _prices(document: Document) -> PriceSettings:
+    prices = document.convert(PRICES, PriceSettings)
+    check_prices(prices, document.where(PRICES))
+    return prices
 
 
 def _named(flags: Mapping[str, object], environment: Mapping[str, str]) -> list[Values]:
@@ -173,6 +203,14 @@ def _from_file(document: Document) -> dict[str, Value]:
     return found
 
 
+def threads_of(settings: Settings, cores: int) -> int | None:
+    """Threads of each replica: the cores are divided among them; None: the executor decides."""
+    count = settings.pool.replicas
+    if settings.executor.threads is not None or count == 1:
+        return settings.executor.threads
+    return max(1, cores // count)
+
+
 def replica_spec(settings: Settings, card: ModelCard) -> ReplicaSpec:
     """What the engine's process has to know to serve that model."""
     return ReplicaSpec(
@@ -183,7 +221,7 @@ def replica_spec(settings: Settings, card: ModelCard) -> ReplicaSpec:
         cache_dir=settings.cache_dir,
         dtype=settings.executor.dtype,
         device=settings.executor.device,
-        threads=settings.executor.threads,
+        threads=threads_of(settings, len(os.sched_getaffinity(0))),
         attention=settings.executor.attention,
         cpu_isa=settings.cpu.cpu_isa,
         quantization=settings.cpu.quantization,

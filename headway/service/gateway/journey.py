@@ -7,30 +7,25 @@ tenant's limits, the ledger. Whatever happens on the way, every journey that beg
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from headway.core.base.errors import HeadwayError, RateLimited, ReplicaLost
+from headway.core.base.errors import HeadwayError, ReplicaLost
 from headway.core.base.metrics import Outcome
-from headway.core.base.units import Seconds
 from headway.core.messages.path import EngineRequest, Event, Finished
 from headway.core.messages.record import RequestRecord, Route
-from headway.core.tenancy.limits import Claim, Denied, Granted, LimitKind, LimitStore
+from headway.core.tenancy.limits import UNLIMITED, Claim, Denied, Granted, LimitStore
 from headway.core.tenancy.tenant import Principal, SloClass
 from headway.service.gateway.http import Exchange
+from headway.service.gateway.limit_answers import LimitRules, denial, headers_of
 from headway.service.gateway.meter import Meter, RequestMeter
 from headway.service.gateway.notes import ITS_OWN, Notes, billed, hash_of_user
 from headway.service.wire.transport import Mailbox
 
 LAST_WORDS_S = 5.0  # for an engine to tell what a cancelled request had cost
 
-WHAT: dict[LimitKind, str] = {
-    LimitKind.REQUESTS: "requests a minute",
-    LimitKind.TOKENS: "tokens a minute (prompt and max_tokens together)",
-    LimitKind.CONCURRENCY: "requests at the same time",
-    LimitKind.BUDGET: "millionths of the monthly budget",
-}
+T = TypeVar("T")
 
 
 class Ledger(Protocol):
@@ -76,6 +71,7 @@ class Books(NamedTuple):
     pricing: Pricing
     wall_clock: "WallClock"
     gateway: str  # name of this process
+    rules: LimitRules = LimitRules()
 
 
 class WallClock(Protocol):
@@ -97,6 +93,8 @@ class Journey:
         self._exchange = exchange
         self._books = books
         self._claim: Claim | None = None
+        self._models: Sequence[str] = ()  # that it may be sent to, where that is not only its route
+        self._is_sized = False
         self._is_closed = False
         self._began = books.wall_clock()
 
@@ -119,31 +117,50 @@ class Journey:
     async def enter(self, principal: Principal) -> None:
         """It is this one's: count it against that one's limits; raises RateLimited."""
         self.principal = principal
-        tenant = principal.tenant
-        claim = Claim(id=self.id, tenant=tenant.name, limits=tenant.limits)
-        self._check(await self._books.limits.enter(claim, self._books.wall_clock()))
-        self._claim = claim
+        tenant, books = principal.tenant, self._books
+        limits = books.rules.limits_of(tenant)
+        if limits == UNLIMITED:
+            return
+        # Known before the answer is: whoever leaves meanwhile gives back what was granted.
+        self._claim = claim = Claim(id=self.id, tenant=tenant.name, limits=limits)
+        self._check(await _to_the_end(books.limits.enter(claim, books.wall_clock())))
 
     def routed(self, route: Route, meter: Meter, slo_class: SloClass) -> None:
         """It goes there, and counts in that model's metrics from here on."""
         self.route = route
         self.meter.belongs_to(meter, slo_class)
 
+    def reserved_for(self, max_tokens: int, asked: int | None) -> int:
+        """Tokens to reserve for a choice that may have `max_tokens`; `asked` as by the client.
+
+        Who asks for no length seldom uses all of the context, and is not held to have.
+        """
+        if asked is not None:
+            return max_tokens
+        return min(max_tokens, self._books.rules.reserve_tokens)
+
+    def may_call(self, models: Sequence[str]) -> None:
+        """It may be sent to each of these, and is reserved for with all of them at once."""
+        self._models = models
+
     async def sized(self, prompt_tokens: int, max_tokens: int) -> None:
         """Its size is known, and nothing has been sent yet; raises RateLimited.
 
         max_tokens  of all its choices together
+
+        What is sent again elsewhere was reserved the first time.
         """
+        if self._is_sized:
+            return
+        self._is_sized = True
         claim, books = self._claim, self._books
         if claim is not None and self.route is not None:
-            cost = books.pricing.cost(self.route.model, prompt_tokens, 0, max_tokens)
-            self._claim = claim = msgspec.structs.replace(
-                claim, tokens=prompt_tokens + max_tokens, cost=cost
-            )
-            granted = await books.limits.reserve(claim, books.wall_clock())
-            if isinstance(granted, Denied):
-                self._claim = None
-            self._check(granted)
+            models = self._models or (self.route.model,)
+            cost = sum(books.pricing.cost(each, prompt_tokens, 0, max_tokens) for each in models)
+            tokens = len(models) * (prompt_tokens + max_tokens)
+            self._claim = claim = msgspec.structs.replace(claim, tokens=tokens, cost=cost)
+            if claim.limits.depend_on_size:
+                self._check(await _to_the_end(books.limits.reserve(claim, books.wall_clock())))
         self._open(prompt_tokens, max_tokens)
 
     def sent(self, requests: Sequence[EngineRequest]) -> None:
@@ -210,14 +227,16 @@ class Journey:
             self._books.ledger.closed(record, self._exchange.num_unsent)
 
     def _check(self, answer: Granted | Denied) -> None:
-        """Raise RateLimited for a denial."""
+        """Tell the client how it stands; raises RateLimited, and then nothing is held."""
+        claim, rules = self._claim, self._books.rules
+        assert claim is not None
+        for name, value in headers_of(claim.limits, answer.standing):
+            self._exchange.add_header(name, value)
         if isinstance(answer, Denied):
             self.notes.limit = answer.kind.value
-            raise RateLimited(
-                f"tenant {self.principal.tenant.name!r} may use {answer.limit} "
-                f"{WHAT[answer.kind]}, and this request would be over that",
-                Seconds(answer.retry_after_s),
-            )
+            self._claim = None
+            rules.on_denied(self.principal.tenant, answer.kind)
+            raise denial(claim, answer, rules.currency)
 
     async def _heard_out(self, outcome: Outcome, error: HeadwayError | None) -> RequestRecord:
         """The record, once the engine has told the rest."""
@@ -264,11 +283,11 @@ class Journey:
         return msgspec.structs.replace(record, completion_tokens=made, sent_tokens=sent, cost=cost)
 
 
-async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
     """Finish it also when the caller is cancelled meanwhile."""
     task = asyncio.ensure_future(work)
     try:
-        await asyncio.shield(task)
+        return await asyncio.shield(task)
     except asyncio.CancelledError:
         await task
         raise

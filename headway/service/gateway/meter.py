@@ -13,6 +13,7 @@ from headway.core.base.errors import (
     DeadlineUnmeetable,
     HeadwayError,
     QueueFull,
+    RateLimited,
     ReplicaNotReady,
     ShuttingDown,
     Unauthorized,
@@ -45,6 +46,7 @@ FINISHED_REASONS: Mapping[FinishReason, str] = {
 OUTCOMES: Sequence[tuple[type[HeadwayError], Outcome]] = (
     (Unauthorized, Outcome.UNAUTHORIZED),
     (ClientSilent, Outcome.CANCELLED),
+    (RateLimited, Outcome.REJECTED_LIMIT),
     (ClientError, Outcome.INVALID),
     (QueueFull, Outcome.REJECTED_QUEUE_FULL),
     (DeadlineUnmeetable, Outcome.REJECTED_DEADLINE),
@@ -133,7 +135,7 @@ class RequestMeter:
 
     def sent(self, requests: Sequence[EngineRequest]) -> None:
         """These went to the engine for it."""
-        self._parts = {request.id: _Part(request) for request in requests}
+        self._parts |= {request.id: _Part(request) for request in requests}
 
     def saw(self, event: Event) -> None:
         """An event of one of its engine requests."""
