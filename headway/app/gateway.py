@@ -28,12 +28,12 @@ from headway.service.control.replica_set import ReplicaSet, by_load, by_prefix
 from headway.service.control.supervise import Observers, Supervisor
 from headway.service.gateway.assemble import Assembled, GatewayNeeds, ModelNeeds, assemble
 from headway.service.gateway.encode import Encoder
-from headway.service.gateway.totals import PoolTotals
 from headway.service.gateway.lifecycle import CLOSE_S, HttpServer, StopSignals, bind, url_of
 from headway.service.gateway.model import ServedModel
 from headway.service.gateway.models import Models
 from headway.service.gateway.server import Gateway
 from headway.service.gateway.settings import GatewaySettings
+from headway.service.gateway.totals import PoolTotals
 from headway.service.loaders.chat_template import ChatTemplate
 from headway.service.loaders.model_files import ModelFile, open_model
 from headway.service.loaders.progress import ConsoleProgress
