@@ -26,7 +26,7 @@ MODULES = (
     *("string", "difflib", "configparser", "calendar", "threading", "tempfile", "csv", "zipfile"),
 )
 LANGUAGES = ("en", "zh")
-A_CELL = 14  # prompts of one family, size and language, where the templates give as many
+A_CELL = 22  # prompts of one family, size and language, where the templates give as many
 PASSAGE_CHARS = (200, 900)
 LONG_CHARS = (1500, 6000)
 CODE_LINES, LONG_CODE_LINES = (6, 30), (50, 160)

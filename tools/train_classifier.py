@@ -7,9 +7,9 @@ PYTHONPATH=. python tools/train_classifier.py --data OWN.jsonl
                      {"text": ..., "size": "small", "family": ...}
 
 Multinomial logistic regression over the features and hashed n-grams that `core.route.size` computes
-at run time, fitted with plain NumPy. How strongly it is held back (`--l2`) was chosen by leaving out
-one training family after the other; the families called unseen in size_families.yaml are used only
-for the figures printed at the end.
+at run time, fitted with plain NumPy. How strongly it is held back was chosen by leaving out one
+training family after the other (`--search`); the families called unseen in size_families.yaml are
+used only for the figures printed at the end.
 """
 
 import argparse
@@ -31,7 +31,7 @@ WEIGHTS = Path(__file__).resolve().parent.parent / "headway/core/route/size_mode
 NUM_BUCKETS = 4096
 SIZES = tuple(Size)
 STEPS, RATE = 400, 0.05
-L2_GRAMS, L2_FEATURES = 3e-4, 1e-4
+L2_GRAMS, L2_FEATURES = 1e-4, 1e-4
 FOLDS_OF_L2 = ((1e-4, 1e-4), (3e-4, 1e-4), (1e-3, 1e-4), (1e-3, 1e-3), (3e-3, 1e-4))
 AUTO = AutoSettings(small="small", medium="medium", large="large")
 

@@ -48,13 +48,7 @@ def check_degrade(settings: DegradeSettings, known: Sequence[str]) -> None:
             raise InvalidSetting(
                 "routes.degrade.classes", f"{name!r} is none of {', '.join(NAMES)}"
             )
-    for pool, smaller in settings.smaller.items():
-        where = f"routes.degrade.smaller.{pool}"
-        for each in (pool, smaller):
-            if each not in known:
-                raise InvalidSetting(where, f"there is no pool {each!r}")
-        if pool in chain(settings.smaller, pool):
-            raise InvalidSetting(where, f"{pool!r} comes back to itself")
+    _check_smaller(settings.smaller, known)
     for field in ("wait_factor", "best_effort_wait_s", "queue_share", "answer_after_s"):
         if not getattr(settings, field) > 0:
             raise InvalidSetting(f"routes.degrade.{field}", "must be above 0")
@@ -64,6 +58,16 @@ def check_degrade(settings: DegradeSettings, known: Sequence[str]) -> None:
         raise InvalidSetting("routes.degrade.max_tokens", "must be at least 1")
     if settings.rung < 1 or settings.hold_s < 0:
         raise InvalidSetting("routes.degrade", "rung must be at least 1, and hold_s at least 0")
+
+
+def _check_smaller(smaller: Mapping[str, str], known: Sequence[str]) -> None:
+    for pool, helper in smaller.items():
+        where = f"routes.degrade.smaller.{pool}"
+        for each in (pool, helper):
+            if each not in known:
+                raise InvalidSetting(where, f"there is no pool {each!r}")
+        if pool in chain(smaller, pool):
+            raise InvalidSetting(where, f"{pool!r} comes back to itself")
 
 
 def chain(smaller: Mapping[str, str], pool: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-HEAD_CHARS, TAIL_CHARS = 3000, 1000
+HEAD_CHARS, TAIL_CHARS = 1200, 600
 
 
 class Prompt(NamedTuple):
@@ -41,8 +41,8 @@ MATH = re.compile(
     re.IGNORECASE,
 )
 FACT = re.compile(
-    r"^\W*(?:what(?:'s| is| are| was)|who|when|where|which|how (?:many|much|old|tall|far|long)|is|are"
-    r"|does|do|did|can|name|spell|define|translate|convert|classify|label|pick)\b"
+    r"^\W*(?:what(?:'s| is| are| was)|who|when|where|which|how (?:many|much|old|tall|far|long)"
+    r"|is|are|does|do|did|can|name|spell|define|translate|convert|classify|label|pick)\b"
     r"|是什么|是谁|什么时候|在哪|哪个|哪一|多少|几个|是不是|是否|翻译|换算|分类|属于",
     re.IGNORECASE,
 )
@@ -76,8 +76,9 @@ WRITING = re.compile(
     re.IGNORECASE,
 )
 STEPS = re.compile(
-    r"^\s*(?:\d+[.)、]|[-*•]|\([a-z]\))\s*\S|\b(?:first|then|next|finally|also|as well as|including"
-    r"|followed by|must|should|ensure)\b|首先|然后|接着|最后|同时|并且|另外|包括|必须|要求|确保|以及",
+    r"^\s*(?:\d+[.)、]|[-*•]|\([a-z]\))\s*\S|\b(?:first|then|next|finally|also|as well as"
+    r"|including|followed by|must|should|ensure)\b"
+    r"|首先|然后|接着|最后|同时|并且|另外|包括|必须|要求|确保|以及",
     re.IGNORECASE | re.MULTILINE,
 )
 SENTENCE = re.compile(r"[.!?。！？；;\n]+")

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from hashlib import blake2b
 
 DRAW_BITS = 52  # so that a draw, half a step off both ends, is exact as a float
+STEPS = float(1 << DRAW_BITS)
 
 
 def draw(split: str, arm: str, key: str) -> float:
@@ -18,7 +19,7 @@ def draw(split: str, arm: str, key: str) -> float:
     text = "\0".join((split, arm, key)).encode("utf-8", "surrogatepass")
     digest = blake2b(text, digest_size=8, person=b"headway-arm").digest()
     number = int.from_bytes(digest, "big") >> (64 - DRAW_BITS)
-    return (number + 0.5) / 2**DRAW_BITS
+    return (number + 0.5) / STEPS
 
 
 def pick(split: str, weights: Mapping[str, float], key: str) -> str:

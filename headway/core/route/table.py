@@ -63,8 +63,8 @@ class AutoSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     name: str = "auto"
     method: Literal["classifier", "score"] = "classifier"
     confidence: float = 0.5  # that a smaller one suffices, before it is taken; 0 to 1
-    medium_from: float = 3.0  # points of the score
-    large_from: float = 7.0
+    medium_from: float = 1.0  # points of the score
+    large_from: float = 2.5
     long_prompt_chars: int = 24_000  # of all messages; from here on the large one
     long_answer_tokens: int = 2048  # max_tokens; from here on not the small one
     special: dict[str, str] = {}  # "code", "math" -> pool, in place of the large one

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -75,7 +76,7 @@ class Routing:
         self._avoided: set[tuple[str, str]] = set()  # (route, pool): told of in the log
         self._cascades: dict[str, list[int]] = {}  # pool -> answered first, of them escalated
         for served in models.all if self.table.is_configured else ():
-            served.meter.exporter.add_source(lambda name=served.name: self._samples(name))
+            served.meter.exporter.add_source(partial(self._samples, served.name))
 
     @property
     def table(self) -> RouteTable:

@@ -141,7 +141,7 @@ def test_every_setting_has_an_option() -> None:
     sections |= {"jwt", "prices", "routes"}
     internal = {"model", *STRUCTS, *sections} | {
         *("heartbeat_s", "tick_s", "backoff_first_s", "backoff_limit_s"),
-        *("healthy_after_s", "stop_grace_s"),
+        *("healthy_after_s", "stop_grace_s", "routes"),
     }
     declared = {(option.section, option.field) for option in OPTIONS}
     for section, struct in STRUCTS.items():

@@ -46,6 +46,7 @@ HARD = (
     "prove that no write is lost, and derive the complexity of each operation step by step."
 )
 
+Others = dict[tuple[str, ...], FakeReplica]
 Script = Callable[[FakeReplica, EngineRequest], None]
 
 
@@ -208,7 +209,7 @@ def test_reload_canary_02_the_split_is_by_user_and_an_unhealthy_version_is_told_
 @pytest.mark.spec("B2")
 def test_auto_sends_a_simple_prompt_to_the_small_model_and_a_hard_one_to_the_large() -> None:
     async def scenario() -> None:
-        others = {MIDDLE: answering(), BIG: answering()}
+        others: Others = {MIDDLE: answering(), BIG: answering()}
         async with site(replica=answering(), others=others, routes=AUTO) as here:
             simple = await ask(here, "auto")
             hard = await ask(here, "auto", messages=[{"role": "user", "content": HARD}])
@@ -328,7 +329,7 @@ def test_a_tenant_that_may_not_be_degraded_and_vip_get_the_refusal() -> None:
     async def scenario() -> None:
         big = answering(refusing("queue_full"))
         settings = GatewaySettings(tenant=("gold:vip:key-1", "plain:standard:key-2"))
-        others = {BIG: big}
+        others: Others = {BIG: big}
         async with site(
             replica=answering(), others=others, routes=DEGRADE, settings=settings
         ) as here:
