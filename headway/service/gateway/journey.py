@@ -190,6 +190,9 @@ class Journey:
     def left(self, boxes: Mapping[str, Mailbox]) -> None:
         """These engine requests of it were cancelled; what they had cost comes here."""
         self.notes.boxes = boxes
+        for box in boxes.values():  # those of a pool of several replicas know where they were
+            self.notes.replica = getattr(box, "replica", self.notes.replica)
+            self.notes.failovers = getattr(box, "failovers", self.notes.failovers)
 
     async def close(self, outcome: Outcome, error: HeadwayError | None = None) -> None:
         """It ended; only the first call counts. Called before the last bytes leave."""
