@@ -74,6 +74,10 @@ class HttpDesk:
             timeout=TIMEOUT_S,
         )
 
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
     def call(
         self,
         method: str,
