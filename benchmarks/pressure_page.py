@@ -25,6 +25,7 @@ def made(folder: Path) -> dict[str, str]:
         "memory": ("memory", memory_table),
         "memory-half": ("memory-half", memory_table),
         "preempting": ("preempting", preempting_table),
+        "itl-target": ("itl-target", target_table),
         "truth": ("simulation-truth", truth_table),
         "simulator-speed": ("simulator-speed", speed_table),
     }
@@ -142,6 +143,27 @@ def preempting_table(result: Result) -> str:
     ]
     head = ["", "sequences preempted", "tok/s", "cost", "prompt tokens computed again"]
     return f"{_where(result)}\n\n" + table(head, rows)
+
+
+def target_table(result: Result) -> str:
+    """Chunks that follow the target against fixed ones."""
+    rows = [
+        [row["name"]]
+        + [number(row[key]) for key in ("gap_p50_ms", "gap_p99_ms", "long_ttft_p50_ms")]
+        for row in result["rows"]
+    ]
+    verdict = result["verdict"]
+    ratio = verdict["long_ttft_over_best_fixed"]
+    told = (
+        "no fixed size keeps that gap"
+        if ratio is None
+        else (
+            f"the long prompts' first token is {ratio:.2f} × that of the best fixed size that "
+            f"keeps the gap ({verdict['best_fixed']})"
+        )
+    )
+    head = ["chunks", "gap P50, ms", "gap P99, ms", "long TTFT P50, ms"]
+    return f"{_where(result)} Target {result['target_ms']:.0f} ms; {told}.\n\n" + table(head, rows)
 
 
 def truth_table(result: Result) -> str:

@@ -75,7 +75,7 @@ class HttpDesk:
         )
 
     def close(self) -> None:
-        """Close the connection."""
+        """Give up the connection."""
         self._client.close()
 
     def call(

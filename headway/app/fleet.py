@@ -13,6 +13,8 @@ from headway.core.base.model_card import ModelCard
 from headway.core.base.units import blocks_for
 from headway.core.engine.settings import AUTO, DEFAULT_MEMORY_SHARE, check
 from headway.core.fleet.budget import Need, divide
+from headway.core.route.table import PoolFacts
+from headway.core.route.table import check as check_table
 from headway.service.loaders.model_files import ModelFile
 from headway.service.wire.spec import ReplicaSpec
 
@@ -92,16 +94,24 @@ def check_names(models: Sequence[OpenedModel]) -> None:
         taken |= dict.fromkeys(model.names, model.where)
 
 
+def check_routes(models: Sequence[OpenedModel]) -> None:
+    """Raise InvalidSetting where the routes do not fit the models."""
+    routes = models[0].settings.routes
+    if routes is not None:
+        check_table(routes, [PoolFacts(names=model.names) for model in models])
+
+
 def fitted(models: Sequence[OpenedModel], free: int | None) -> None:
-    """Check that several models fit into memory together, and give each its part of it.
+    """Check that several engines fit into memory together, and give each its part of it.
 
     free  bytes that this machine could give; None: unknown, and nothing is checked
 
-    A single model decides for itself once its weights are loaded; models on GPUs do not count.
+    A single engine decides for itself once its weights are loaded; models on GPUs do not count.
     Raises InvalidSetting and NotEnoughMemory.
     """
     here = [model for model in models if model.settings.executor.device == "cpu"]
-    if len(models) < 2 or not here or free is None:
+    count = sum(model.settings.pool.replicas for model in models)
+    if count < 2 or not here or free is None:
         return
     for model, kv_bytes in zip(
         here, divide([_need(model) for model in here], free, DEFAULT_MEMORY_SHARE), strict=True
@@ -133,7 +143,8 @@ def _need(model: OpenedModel) -> Need:
     block = card.kv_bytes_per_token(_bytes_per_value(model)) * engine.block_size
     full = blocks_for(model.context_length, engine.block_size)
     return Need(
-        where=model.where,
+        where=model.where or f"--replicas {model.settings.pool.replicas}",
+        replicas=model.settings.pool.replicas,
         weights=model.weight_bytes,
         kv_asked=engine.kv_cache_memory_bytes,
         kv_host=engine.kv_host_memory_bytes,

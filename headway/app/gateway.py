@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import os
 import resource
 import signal
 import socket
 import sys
 import time
+import uuid
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,20 +17,24 @@ import msgspec
 import uvloop
 
 from headway import __version__
-from headway.app.fleet import OpenedModel, about, check_names, fitted, opened
+from headway.app.fleet import OpenedModel, about, check_names, check_routes, fitted, opened
+from headway.app.limits import TenantLimits
 from headway.app.model_source import locate
 from headway.app.settings import Settings
 from headway.app.settle import give_back
-from headway.app.stores import Stores, access_of, open_stores
+from headway.app.stores import Stores, access_of, keeper_of, open_stores
 from headway.core.base.errors import StartError
 from headway.core.messages.health import LoadProgress, ReplicaHello, StepReport
 from headway.core.text.tokenizer import Tokenizer
 from headway.service.control.memory import available_bytes
-from headway.service.control.pool import ModelPool
+from headway.service.control.pool import ModelPool, Replica
+from headway.service.control.replica_set import ReplicaSet, by_load, by_prefix
 from headway.service.control.supervise import Observers, Supervisor
 from headway.service.gateway.assemble import Assembled, GatewayNeeds, ModelNeeds, assemble
+from headway.service.gateway.books import NoLedger, NoPrices
 from headway.service.gateway.encode import Encoder
-from headway.service.gateway.gauges import EngineTotals
+from headway.service.gateway.journey import Books
+from headway.service.gateway.ledger import Keeper
 from headway.service.gateway.lifecycle import (
     CLOSE_S,
     HttpServer,
@@ -41,6 +47,7 @@ from headway.service.gateway.model import ServedModel
 from headway.service.gateway.models import Models
 from headway.service.gateway.server import Gateway
 from headway.service.gateway.settings import GatewaySettings
+from headway.service.gateway.totals import PoolTotals
 from headway.service.loaders.chat_template import ChatTemplate
 from headway.service.loaders.model_files import ModelFile, open_model
 from headway.service.loaders.progress import ConsoleProgress
@@ -100,6 +107,7 @@ def open_all(models: Sequence[Settings], progress: ConsoleProgress) -> list[Open
         for index, (each, file) in enumerate(located(each, progress) for each in models)
     ]
     check_names(found)
+    check_routes(found)
     fitted(found, available_bytes())
     return found
 
@@ -161,13 +169,22 @@ class _Engine:
 
     def __init__(self, model: OpenedModel, clock: SystemClock, progress: ConsoleProgress) -> None:
         self.model = model
-        self.totals = EngineTotals()
+        self.totals = PoolTotals()
         self._clock = clock
         self._progress = progress
         settings, spec = model.settings, model.spec()
 
-        def make(observers: Observers) -> Supervisor:
-            return Supervisor(spec, settings.supervisor, clock, observers)
+        def one(name: str, observers: Observers) -> Supervisor:
+            own = msgspec.structs.replace(spec, replica=name)
+            return Supervisor(own, settings.supervisor, clock, observers)
+
+        def make(observers: Observers) -> Replica:
+            if settings.pool.replicas == 1:
+                return Supervisor(spec, settings.supervisor, clock, observers)
+            has_cache = settings.engine.enable_prefix_caching
+            factor = settings.pool.route.factor
+            policy = by_prefix(model.card.name, factor) if has_cache else by_load
+            return ReplicaSet(settings.pool, one, policy, clock, observers)
 
         observers = Observers(on_report=self._observe, on_load=self._show_load)
         self.pool = ModelPool(model.name, settings.residency, make, clock, observers)
@@ -201,7 +218,10 @@ class _Process:
         self._began = time.monotonic()
         self._signals = StopSignals()
         self._clock = SystemClock()
+        self._prices = NoPrices()
         self._engines = [_Engine(each, self._clock, opened.progress) for each in opened.models]
+        self._name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._limits = TenantLimits(opened.settings.rate_limits, self._name)
 
     async def run(self) -> int:
         """Start, serve, end; raises StartError when the file is unfit or the engine's first
@@ -214,18 +234,28 @@ class _Process:
             # The engines' processes start meanwhile; the thread leaves the loop to them.
             encoders = await asyncio.to_thread(self._make_encoders)
             try:
-                parts = self._assemble(encoders)
-                try:
-                    await parts.load()
-                    await self._serve(parts)
-                finally:
-                    parts.close()
+                await self._serve_with(encoders)
             finally:
                 for encoder in encoders:
                     encoder.close()
         finally:
             await self._end_engines()
         return 0
+
+    async def _serve_with(self, encoders: Sequence[Encoder]) -> None:
+        """Put the gateway together, serve, and keep what is still to be kept."""
+        opened = self._opened
+        keeper = keeper_of(opened.settings, opened.stores, self._name, self._prices)
+        try:
+            parts = self._assemble(encoders, keeper)
+            try:
+                await parts.load()
+                await self._serve(parts)
+            finally:
+                parts.close()
+        finally:
+            if keeper is not None:
+                await keeper.close()
 
     async def _serve(self, parts: Assembled) -> None:
         settings, listener = self._opened.settings.gateway, self._opened.listener
@@ -235,6 +265,7 @@ class _Process:
             servers.append(admin)
         http = asyncio.create_task(_until_stopped(servers))
         ticks = [asyncio.create_task(_tick(parts.models)), asyncio.create_task(parts.follow())]
+        self._limits.start()
         try:
             if await self._first_of(self._wait_ready(), http):
                 give_back()
@@ -248,6 +279,7 @@ class _Process:
                 server.stop()
             await self._end_engines()
             await asyncio.wait((http,), timeout=2 * CLOSE_S)
+            await self._limits.close()
 
     async def _wait_ready(self) -> None:
         """Wait for all that is loaded at start; raises the first StartError."""
@@ -308,7 +340,8 @@ class _Process:
             encoders.append(Encoder(*read[model_file.path], threads))
         return encoders
 
-    def _assemble(self, encoders: Sequence[Encoder]) -> Assembled:
+    def _assemble(self, encoders: Sequence[Encoder], keeper: Keeper | None) -> Assembled:
+        ledger = NoLedger() if keeper is None else keeper.ledger
         settings, created = self._opened.settings, int(time.time())
         models = [
             ModelNeeds(
@@ -320,6 +353,7 @@ class _Process:
                     created=created,
                 ),
                 engine=model.settings.engine,
+                replicas=model.settings.pool.replicas,
                 encoder=encoder,
                 pool=engine.pool,
                 totals=engine.totals,
@@ -336,7 +370,12 @@ class _Process:
                 models=models,
                 clock=self._clock,
                 version=__version__,
-                access=access_of(settings, self._opened.stores),
+                books=Books(self._limits.store, ledger, self._prices, time.time, self._name),
+                access=access_of(settings, self._opened.stores, keeper),
+                keeper=keeper,
+                rate_limits=settings.rate_limits,
+                limit_state=self._limits.state,
+                routes=settings.routes,
             )
         )
 

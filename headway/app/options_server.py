@@ -47,6 +47,23 @@ SERVER_OPTIONS: tuple[Option, ...] = (
     ),
     Option("data-dir", "store", text, "Folder of what the server keeps", default="none"),
     Option(
+        "ledger-retention-days",
+        "ledger",
+        whole(1, 36500),
+        "Age at which records of requests are deleted from the database",
+        unit="days",
+        default="none: they are kept",
+        target="retention_days",
+    ),
+    Option(
+        "ledger-spool-bytes",
+        "ledger",
+        size,
+        "Most of the ledger's spool, which grows while the database is away",
+        unit="bytes",
+        target="spool_bytes",
+    ),
+    Option(
         "slo-ttft",
         "gateway",
         targets,
@@ -125,6 +142,14 @@ SERVER_OPTIONS: tuple[Option, ...] = (
         "Most log-probabilities in one answer, candidates counted (400)",
     ),
     Option("max-name-chars", "limits", whole(1), "Longest model, user, cache_salt (400)"),
+    Option(
+        "redis-url",
+        "rate_limits",
+        text,
+        "Redis where the limits of tenants are counted together with other gateways; "
+        "redis://, rediss:// or unix://",
+        default="none: counted in this process",
+    ),
     Option(
         "stall-timeout",
         "supervisor",

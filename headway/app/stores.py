@@ -8,9 +8,14 @@ from headway.core.tenancy.book import AccountStore
 from headway.service.gateway.accounts import call_here
 from headway.service.gateway.assemble import Access
 from headway.service.gateway.auth import FindTenant, TokenSource
+from headway.service.gateway.journey import Pricing
 from headway.service.gateway.jwt_settings import JwtSettings
 from headway.service.gateway.jwt_settings import check as check_jwt
+from headway.service.gateway.ledger import Keeper, MemoryLedger, open_ledger
+from headway.service.gateway.usage_pages import UsagePages
 from headway.service.store.accounts_memory import MemoryAccounts
+from headway.service.store.ledger_settings import check as check_ledger
+from headway.service.store.ledger_settings import spool_of
 from headway.service.store.settings import url_of
 
 if TYPE_CHECKING:
@@ -45,7 +50,19 @@ def open_stores(settings: Settings) -> Stores:
     return Stores(database, DatabaseThread(database), SqlAccounts(database))
 
 
-def access_of(settings: Settings, stores: Stores) -> Access:
+def keeper_of(settings: Settings, stores: Stores, name: str, pricing: Pricing) -> Keeper | None:
+    """The ledger: in the database, else in memory where /admin could ask it; raises StartError."""
+    check_ledger(settings.ledger)
+    if stores.database is None:
+        return MemoryLedger() if settings.gateway.admin_key else None
+    # Here and not above: as for the database.
+    from headway.service.store.usage import SqlUsage
+
+    root = spool_of(settings.store)
+    return open_ledger(settings.ledger, SqlUsage(stores.database), root, name, pricing)
+
+
+def access_of(settings: Settings, stores: Stores, keeper: Keeper | None) -> Access:
     """Who may use the gateway; raises InvalidSetting."""
     jwt = settings.jwt
     if jwt is not None:
@@ -55,6 +72,7 @@ def access_of(settings: Settings, stores: Stores) -> Access:
         call=call_here if stores.thread is None else stores.thread.run,
         tokens=None if jwt is None else lambda find: _tokens(jwt, find),
         admin_keys=settings.gateway.admin_key,
+        admin_routes=() if keeper is None else UsagePages(keeper).routes(),
     )
 
 

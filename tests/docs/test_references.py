@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from headway.app import admin, chat
+from headway.app import admin, chat, explain, usage
 from headway.app.bench_commands import COMMANDS, SIMULATE
 from headway.app.options import OPTIONS
 from tests.docs.documents import ROOT, Document, documents
@@ -56,6 +56,9 @@ def test_every_option_named_is_one(document: Document) -> None:
         command.declare(parsers[-1])
     parsers.append(argparse.ArgumentParser())
     admin.add_arguments(parsers[-1])
+    for late in (explain, usage):
+        parsers.append(argparse.ArgumentParser())
+        late.add_arguments(parsers[-1])
     for parser in parsers:
         for action in parser._actions:
             if isinstance(action, argparse._SubParsersAction):

@@ -3,16 +3,15 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from headway.core.base.clock import Clock
-from headway.core.base.metrics import CATALOGUE
 from headway.core.engine.settings import EngineSettings, waiting_limit
-from headway.core.fleet.metrics import FLEET_CATALOGUE
 from headway.core.route.admit import AdmitLimits, Admitter
-from headway.core.tenancy.account_metrics import ACCOUNT_CATALOGUE, ADMIN_REFUSED, KEY_CHECKS
+from headway.core.route.table import PoolFacts, RoutesSettings
+from headway.core.tenancy.account_metrics import ADMIN_REFUSED, KEY_CHECKS
 from headway.core.tenancy.book import AccountStore
-from headway.core.tenancy.metrics import CLASS_CATALOGUE
 from headway.core.tenancy.tenant import Tenant, read_tenants
 from headway.service.gateway.accounts import Accounts, Caller, call_here
 from headway.service.gateway.admin import AccountPages
@@ -21,16 +20,23 @@ from headway.service.gateway.admin_routes import AdminRoute, AdminRoutes, RouteT
 from headway.service.gateway.auth import FindTenant, KeyRing, TokenSource
 from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.encode import Encoder
-from headway.service.gateway.gauges import EngineTotals, Gauges
+from headway.service.gateway.gauges import Gauges
 from headway.service.gateway.journey import Books
+from headway.service.gateway.ledger import Keeper
+from headway.service.gateway.limit_answers import LimitRules
+from headway.service.gateway.limit_counts import Denials, SharedState, samples
+from headway.service.gateway.limit_settings import RateLimitSettings, limits_of
 from headway.service.gateway.meter import Meter
 from headway.service.gateway.model import Directory, ServedModel
 from headway.service.gateway.models import Models, Served
 from headway.service.gateway.pages import Condition, Pages
 from headway.service.gateway.relay import Relay, Seeds
+from headway.service.gateway.route_parts import make_routing, make_table
 from headway.service.gateway.server import Gateway, Parts
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.gateway.tokens import TokenPages
+from headway.service.gateway.totals import PoolTotals
+from headway.service.observe.catalogue import EVERYTHING
 from headway.service.observe.prometheus import Exporter, Labelled
 from headway.service.openai.limits import ApiLimits
 from headway.service.wire.transport import Pool
@@ -45,7 +51,9 @@ class ModelNeeds(NamedTuple):
     engine: EngineSettings
     encoder: Encoder
     pool: Pool
-    totals: EngineTotals
+    totals: PoolTotals
+    modalities: tuple[str, ...] = ()  # that it takes beside text
+    replicas: int = 1
 
 
 class Access(NamedTuple):
@@ -70,6 +78,10 @@ class GatewayNeeds(NamedTuple):
     version: str
     books: Books = Books(NoLimits(), NoLedger(), NoPrices(), time.time, "")
     access: Access = Access()
+    keeper: Keeper | None = None  # of the ledger in `books`, if it is to be counted
+    rate_limits: RateLimitSettings = RateLimitSettings()
+    limit_state: SharedState | None = None  # of the store of `books`, where several share one
+    routes: RoutesSettings | None = None  # checked against the models; None: each by its names
 
 
 class Assembled(NamedTuple):
@@ -101,8 +113,14 @@ class Assembled(NamedTuple):
 
 def assemble(needs: GatewayNeeds) -> Assembled:
     """Build every part once; to be called on the event loop."""
-    exporter = Exporter((*CATALOGUE, *CLASS_CATALOGUE, *FLEET_CATALOGUE, *ACCOUNT_CATALOGUE), {})
-    models = Models([_serve(each, needs, exporter) for each in needs.models])
+    exporter = Exporter(EVERYTHING, {})
+    if needs.keeper is not None:
+        exporter.add_source(needs.keeper.samples)
+    if needs.limit_state is not None:
+        exporter.add_source(partial(samples, needs.limit_state))
+    pools = [PoolFacts(names=each.model.names, modalities=each.modalities) for each in needs.models]
+    table = make_table(needs.routes, pools)
+    models = Models([_serve(each, needs, exporter) for each in needs.models], table.names)
     condition = Condition(
         {each.model.names[0]: each.pool.view for each in needs.models}, needs.settings.live_timeout
     )
@@ -120,18 +138,19 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         pages=Pages(condition, models, exporter, needs.version),
         token_pages=TokenPages(models, needs.api_limits),
         fingerprint=f"headway-{needs.version}",
-        books=needs.books,
         keys=_key_ring(needs, accounts, tokens),
         admin=_admin(needs, accounts, exporter),
+        books=needs.books._replace(rules=_rules(needs, exporter)),
+        routing=make_routing(table, models, needs.clock, needs.settings.slo_ttft),
     )
     return Assembled(Gateway(parts), models, exporter, accounts, tokens)
 
 
-def admit_limits(engine: EngineSettings, context_length: int) -> AdmitLimits:
-    """The queue's bounds, the same as the engine's own."""
+def admit_limits(engine: EngineSettings, context_length: int, replicas: int = 1) -> AdmitLimits:
+    """The queue's bounds, the same as those of all its engines together."""
     return AdmitLimits(
-        max_choices=engine.max_num_seqs + engine.max_waiting_requests,
-        max_waiting_tokens=waiting_limit(engine, context_length),
+        max_choices=replicas * (engine.max_num_seqs + engine.max_waiting_requests),
+        max_waiting_tokens=replicas * waiting_limit(engine, context_length),
     )
 
 
@@ -139,7 +158,7 @@ def _serve(each: ModelNeeds, needs: GatewayNeeds, exporter: Exporter) -> Served:
     """One model's own parts: its queue, its threads, its counters."""
     labelled = _labelled(exporter, each.model.names[0])
     meter = Meter(labelled, needs.clock, each.model.names[0])
-    admitter = Admitter(admit_limits(each.engine, each.model.context_length))
+    admitter = Admitter(admit_limits(each.engine, each.model.context_length, each.replicas))
     has_cache = each.engine.enable_prefix_caching
     gauges = Gauges(each.pool, admitter, meter, each.totals, has_prefix_cache=has_cache)
     labelled.add_source(gauges.samples)
@@ -206,6 +225,15 @@ def _admin(
         routes += AccountPages(accounts, reserved).routes()
     keys = AdminKeys(access.admin_keys, time.monotonic)
     return AdminRoutes(keys, RouteTable(routes), lambda: exporter.add(ADMIN_REFUSED))
+
+
+def _rules(needs: GatewayNeeds, exporter: Exporter) -> LimitRules:
+    settings = needs.rate_limits
+    return needs.books.rules._replace(
+        limits_of=partial(limits_of, settings),
+        on_denied=Denials(exporter, by_tenant=settings.metrics_by_tenant).count,
+        reserve_tokens=settings.reserve_tokens,
+    )
 
 
 def _labelled(exporter: Exporter, name: str) -> Labelled:

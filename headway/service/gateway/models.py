@@ -1,6 +1,6 @@
 """All models that one server answers for, and what belongs to each of them alone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -32,11 +32,17 @@ class Served(NamedTuple):
 
 
 class Models:
-    """Every served model by its names; the first is meant where a request names none."""
+    """Every served model by its names; the first is meant where a request names none.
 
-    def __init__(self, served: Sequence[Served]) -> None:
+    `routes` are further names, and the model that stands for each in lists and for its tokens.
+    """
+
+    def __init__(self, served: Sequence[Served], routes: Mapping[str, str] | None = None) -> None:
         self.all = tuple(served)
         self._by_name = {name: each for each in served for name in each.directory.model.names}
+        self._routes = [name for name in routes or {} if name not in self._by_name]
+        for name in self._routes:
+            self._by_name[name] = self._by_name[(routes or {})[name]]
 
     @property
     def default(self) -> Served:
@@ -65,6 +71,7 @@ class Models:
     def listing(self, allowed: Sequence[str] = ()) -> bytes:
         """Body of /v1/models, with what the caller may use."""
         infos = [info for each in self.all for info in each.directory.infos()]
+        infos += [self._by_name[name].directory.info(name) for name in self._routes]
         return msgspec.json.encode(
             ModelList(data=[info for info in infos if not allowed or info.id in allowed])
         )

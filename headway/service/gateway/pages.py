@@ -151,6 +151,12 @@ def _of(view: ReplicaView, *, with_rung: bool) -> dict[str, object]:
     told: dict[str, object] = {"state": view.state.value, "reason": view.reason}
     if with_rung and view.status is not None:
         told["rung"] = RUNGS[view.status.rung]
+    if view.members:
+        told["replicas"] = [
+            {"replica": each.id, "is_ejected": each.is_ejected}
+            | _of(each.view, with_rung=with_rung)
+            for each in view.members
+        ]
     return told
 
 

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -18,10 +18,10 @@ from headway.core.base.errors import (
 )
 from headway.core.base.metrics import Outcome
 from headway.core.base.units import Seconds
-from headway.core.messages.path import Event
-from headway.core.messages.record import Route
+from headway.core.messages.path import EngineRequest, Event
 from headway.core.tenancy.tenant import Principal, Tenant, lowered, read_targets
 from headway.service.gateway.admin_routes import AdminRoutes
+from headway.service.gateway.attempt import Attempt
 from headway.service.gateway.auth import KeyRing
 from headway.service.gateway.encode import off_loop
 from headway.service.gateway.flights import Flights
@@ -31,8 +31,9 @@ from headway.service.gateway.heartbeat import Beats
 from headway.service.gateway.http import ClientGone, Exchange, Header, Receive, Scope, Send
 from headway.service.gateway.journey import Books, Journey
 from headway.service.gateway.meter import Meter
-from headway.service.gateway.models import Models, Served
+from headway.service.gateway.models import Models
 from headway.service.gateway.pages import Condition, Page, Pages
+from headway.service.gateway.routing import Routed, Routing
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.gateway.stream import SseStream
 from headway.service.gateway.tokens import Answers, TokenPages
@@ -61,6 +62,7 @@ class Parts(NamedTuple):
     fingerprint: str  # of this build and model, for `system_fingerprint`
     books: Books
     keys: KeyRing
+    routing: Routing
     admin: AdminRoutes | None = None  # None: there is no /admin
 
 
@@ -96,7 +98,8 @@ class Gateway:
             else:
                 await self._show(exchange, takes_post=bool(generator or tokens))
         except ClientGone:
-            return
+            # The server would complain of a cut answer as long as it has the connection.
+            await exchange.until_gone()
 
     async def administer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The same for a listener of its own that has /admin and nothing else."""
@@ -188,51 +191,48 @@ class Gateway:
     ) -> None:
         parts = self._parts
         principal = await self._principal(exchange)
-        request = self._stamped(await self._read(exchange, generator), principal.tenant)
+        journey.identify(principal)
+        model, version = parts.routing.split_query(exchange.query("model"))
+        request = self._stamped(await self._read(exchange, generator, model), principal.tenant)
+        journey.asks(request.user, is_stream=request.stream)
         await journey.enter(principal)
-        served = parts.models.find(request.model, principal.tenant.models)
-        route = Route(asked=request.model or "", model=served.name)
-        journey.routed(route, served.meter, request.asker.slo_class)
+        routed = parts.routing.route(request, exchange.id, version)
+        journey.routed(routed.route, routed.served.meter, request.asker.slo_class)
         with self._beats.watched(exchange, principal) as beside:
             if request.stream:
                 beside.append(stream.keep_alive)
-            relayed = self._relayed(exchange, generator, request, served, stream, journey)
+            relayed = self._relayed(exchange, generator, routed, stream, journey)
             await self._flights.run(exchange, relayed, *(each() for each in beside))
 
     async def _relayed(
         self,
         exchange: Exchange,
         generator: Generator,
-        request: Request,
-        served: Served,
+        routed: Routed,
         stream: SseStream,
         journey: Journey,
     ) -> None:
-        """Through the model's pool, and every event to the client."""
-        parts = self._parts
+        """Through the pool of its model, and every event to the client."""
+        parts, request = self._parts, routed.request
         if request.unknown_fields:
-            served.meter.exporter.add(metrics.UNKNOWN_FIELDS, len(request.unknown_fields))
-        head = AnswerHead(
-            id=f"{generator.id_prefix}-{exchange.id}",
-            created=int(self._wall_clock()),
-            model=request.model or served.name,
-            system_fingerprint=parts.fingerprint,
-        )
-        sink = _Sink(exchange, stream if request.stream else None, journey)
-        tokenizer = served.encoder.tokenizer
-        await served.relay.run(
-            exchange.id,
-            request,
-            served.directory.facts,
-            lambda made: generator.answer(head, request, made, tokenizer),
-            sink.take,
-            journey,
-        )
+            routed.served.meter.exporter.add(metrics.UNKNOWN_FIELDS, len(request.unknown_fields))
+        created = int(self._wall_clock())
 
-    async def _read(self, exchange: Exchange, generator: Generator) -> Request:
+        def make(by: Routed, made: Sequence[EngineRequest]) -> Answer:
+            head = AnswerHead(
+                id=f"{generator.id_prefix}-{exchange.id}",
+                created=created,
+                model=by.shown_model,
+                system_fingerprint=parts.fingerprint,
+            )
+            return generator.answer(head, by.request, made, by.served.encoder.tokenizer)
+
+        sink = _Sink(exchange, stream if request.stream else None, journey)
+        await Attempt(exchange, parts.routing, journey, make, sink.take).run(routed)
+
+    async def _read(self, exchange: Exchange, generator: Generator, model: str | None) -> Request:
         settings, limits = self._parts.settings, self._parts.api_limits
         body = await exchange.body(settings.max_body_bytes, settings.body_timeout)
-        model = exchange.query("model")
         query = {} if model is None else {"model": model}
         return await off_loop(body, lambda: generator.parse(body, query, limits))
 
@@ -273,6 +273,7 @@ class _Sink:
             answer.feed(event, prompt)
             if answer.is_done:
                 body = answer.response()
+                self._answered(answer)
                 await self._journey.close(Outcome.OK)
                 await self._exchange.answer(200, body)
             return
@@ -280,9 +281,19 @@ class _Sink:
         if answer.failure is not None:
             raise answer.failure
         if answer.is_done:
+            self._answered(answer)
             await self._journey.close(Outcome.OK)
+        elif data:
+            self._journey.giving(answer.num_told)
         if data:
             await self._stream.send(data, is_last=answer.is_done)
+            self._journey.gave()
+
+    def _answered(self, answer: Answer) -> None:
+        """All of it is about to leave, and its usage is what it says itself."""
+        num_tokens = answer.usage.completion_tokens
+        self._journey.giving(num_tokens)
+        self._journey.answered(num_tokens)
 
 
 async def _fail(exchange: Exchange, stream: SseStream, error: HeadwayError) -> None:

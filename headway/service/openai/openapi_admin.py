@@ -19,10 +19,12 @@ from headway.service.openai.admin_schema import (
 )
 from headway.service.openai.answer_schema import ErrorBody
 from headway.service.openai.openapi import Endpoint, paths_of
+from headway.service.openai.usage_schema import Explanation, RequestList, UsageList
 
 _SCHEMAS = (
     *(TenantView, TenantList, TenantChange, NewTenantBody, Deleted, Erased, EraseBody, Exported),
     *(KeyView, KeyList, NewKeyBody, RotateBody, AuditList, ErrorBody),
+    *(UsageList, RequestList, Explanation),
 )
 _JSON = "application/json"
 _READS = ("401", "404", "429", "503")
@@ -121,6 +123,26 @@ ADMIN_ENDPOINTS: tuple[Endpoint, ...] = (
         "AuditList",
         *(("tenant", "query"), ("before", "query"), ("limit", "query")),
     ),
+    _get(
+        "/admin/usage",
+        "What was used, by group; as JSON or, with format=csv, as CSV.",
+        "UsageList",
+        *(("group_by", "query"), ("from", "query"), ("to", "query"), ("tenant", "query")),
+        *(("key", "query"), ("model", "query"), ("format", "query")),
+    ),
+    _get(
+        "/admin/requests",
+        "Records of requests, the latest first; `before` is the `next` of the page before.",
+        "RequestList",
+        *(("tenant", "query"), ("outcome", "query"), ("model", "query"), ("since", "query")),
+        *(("before", "query"), ("limit", "query")),
+    ),
+    _get(
+        "/admin/requests/{id}",
+        "One request explained, by our id or the client's X-Request-Id.",
+        "Explanation",
+        *_ID,
+    ),
     _get("/admin/openapi.json", "This description.", None),
 )
 
@@ -135,7 +157,7 @@ def openapi_admin() -> dict[str, Any]:
         "info": {
             "title": "Headway: administration",
             "version": "1",
-            "description": "Tenants, keys and the audit log. Times are seconds since 1970.",
+            "description": "Tenants, keys, the audit log and usage. Times are seconds since 1970.",
         },
         "paths": paths_of(ADMIN_ENDPOINTS),
         "components": {

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, Table, delete, select
 
 from headway.service.store.accounts_tables import AUDIT, KEYS, TENANTS
+from headway.service.store.usage_tables import REQUESTS
 
 Row = dict[str, object]
 
@@ -24,6 +25,7 @@ class TenantTable(NamedTuple):
 
 # In the order in which rows can be deleted: what refers to a tenant goes before the tenant.
 TENANT_TABLES: tuple[TenantTable, ...] = (
+    TenantTable(REQUESTS),
     TenantTable(AUDIT),
     TenantTable(KEYS, kept_in=frozenset({"hash"})),
     TenantTable(TENANTS, "name"),

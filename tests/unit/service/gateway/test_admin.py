@@ -15,9 +15,11 @@ from headway.service.gateway.admin import AccountPages
 from headway.service.gateway.admin_keys import MAX_WRONG
 from headway.service.gateway.admin_routes import AdminCall, AdminRoute
 from headway.service.gateway.assemble import Access
+from headway.service.gateway.ledger import MemoryLedger
 from headway.service.gateway.lifecycle import HttpServer, bind_admin
 from headway.service.gateway.pages import Page
 from headway.service.gateway.settings import GatewaySettings
+from headway.service.gateway.usage_pages import UsagePages
 from headway.service.store.accounts_memory import MemoryAccounts
 from tests.unit.service.gateway.fakes import (
     CHAT,
@@ -360,7 +362,8 @@ def test_every_described_call_is_there_and_every_call_is_described() -> None:
                 for method in methods
             }
             access = AccountPages(Accounts(MemoryAccounts(), call_here, lambda _: None))
-            assert described == {(route.method, route.path) for route in access.routes()}
+            routes = [*access.routes(), *UsagePages(MemoryLedger()).routes()]
+            assert described == {(route.method, route.path) for route in routes}
             assert (await here.client.get("/admin/openapi.json")).status_code == 401
             public = (await here.client.get("/openapi.json")).json()["paths"]
             assert not [path for path in public if path.startswith("/admin")]
