@@ -14,6 +14,8 @@ from headway.app.settings import default_of
 from headway.core.base.metrics import CATALOGUE
 from headway.core.fleet.metrics import FLEET_CATALOGUE
 from headway.core.route.routing_metrics import ROUTING_CATALOGUE
+from headway.core.tenancy.account_metrics import ACCOUNT_CATALOGUE
+from headway.core.tenancy.ledger_metrics import LEDGER_CATALOGUE
 from headway.core.tenancy.metrics import CLASS_CATALOGUE
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -84,7 +86,14 @@ def metrics_document() -> str:
             ", ".join(metric.labels),
             metric.help + (f". **Alert:** {metric.alert}" if metric.alert else ""),
         )
-        for metric in (*CATALOGUE, *CLASS_CATALOGUE, *FLEET_CATALOGUE, *ROUTING_CATALOGUE)
+        for metric in (
+            *CATALOGUE,
+            *CLASS_CATALOGUE,
+            *FLEET_CATALOGUE,
+            *ROUTING_CATALOGUE,
+            *ACCOUNT_CATALOGUE,
+            *LEDGER_CATALOGUE,
+        )
     ]
     return METRICS_HEAD + table(("name", "kind", "unit", "labels", "meaning"), rows)
 

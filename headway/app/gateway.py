@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import resource
 import signal
 import socket
@@ -19,6 +20,7 @@ from headway.app.fleet import OpenedModel, about, check_names, check_routes, fit
 from headway.app.model_source import locate
 from headway.app.settings import Settings
 from headway.app.settle import give_back
+from headway.app.stores import Stores, access_of, keeper_of, open_stores
 from headway.core.base.errors import StartError
 from headway.core.messages.health import LoadProgress, ReplicaHello, StepReport
 from headway.core.text.tokenizer import Tokenizer
@@ -26,9 +28,19 @@ from headway.service.control.memory import available_bytes
 from headway.service.control.pool import ModelPool
 from headway.service.control.supervise import Observers, Supervisor
 from headway.service.gateway.assemble import Assembled, GatewayNeeds, ModelNeeds, assemble
+from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.gauges import EngineTotals
-from headway.service.gateway.lifecycle import CLOSE_S, HttpServer, StopSignals, bind, url_of
+from headway.service.gateway.journey import Books
+from headway.service.gateway.ledger import Keeper
+from headway.service.gateway.lifecycle import (
+    CLOSE_S,
+    HttpServer,
+    StopSignals,
+    bind,
+    bind_admin,
+    url_of,
+)
 from headway.service.gateway.model import ServedModel
 from headway.service.gateway.models import Models
 from headway.service.gateway.server import Gateway
@@ -53,6 +65,8 @@ class Opened(NamedTuple):
     listener: socket.socket
     models: list[OpenedModel]
     progress: ConsoleProgress
+    stores: Stores = Stores()
+    admin_listener: socket.socket | None = None  # None: /admin is on the other one, or not at all
 
 
 def serve(models: Sequence[Settings]) -> int:
@@ -67,14 +81,20 @@ def serve(models: Sequence[Settings]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     settings = msgspec.structs.replace(settings, gateway=fit_connections(settings.gateway))
     listener = bind(settings.gateway)
-    progress = ConsoleProgress()
+    progress, stores, admin_listener = ConsoleProgress(), Stores(), None
     try:
-        found = Opened(settings, listener, open_all(models, progress), progress)
+        admin_listener = bind_admin(settings.gateway)
+        stores = open_stores(settings)
+        all_models = open_all(models, progress)
+        found = Opened(settings, listener, all_models, progress, stores, admin_listener)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(found))
     finally:
         progress.close()
         listener.close()
+        if admin_listener is not None:
+            admin_listener.close()
+        stores.close()
 
 
 def open_all(models: Sequence[Settings], progress: ConsoleProgress) -> list[OpenedModel]:
@@ -137,6 +157,10 @@ async def _tick(models: Models) -> None:
         await asyncio.sleep(TICK_S)
 
 
+async def _until_stopped(servers: Sequence[HttpServer]) -> None:
+    await asyncio.gather(*(server.run_until_stopped() for server in servers))
+
+
 class _Engine:
     """One model's pool, and what is counted of it."""
 
@@ -182,6 +206,8 @@ class _Process:
         self._began = time.monotonic()
         self._signals = StopSignals()
         self._clock = SystemClock()
+        self._name = f"{socket.gethostname()}-{os.getpid()}"
+        self._prices = NoPrices()
         self._engines = [_Engine(each, self._clock, opened.progress) for each in opened.models]
 
     async def run(self) -> int:
@@ -195,7 +221,7 @@ class _Process:
             # The engines' processes start meanwhile; the thread leaves the loop to them.
             encoders = await asyncio.to_thread(self._make_encoders)
             try:
-                await self._serve(self._assemble(encoders))
+                await self._serve_with(encoders)
             finally:
                 for encoder in encoders:
                     encoder.close()
@@ -203,10 +229,29 @@ class _Process:
             await self._end_engines()
         return 0
 
+    async def _serve_with(self, encoders: Sequence[Encoder]) -> None:
+        """Put the gateway together, serve, and keep what is still to be kept."""
+        opened = self._opened
+        keeper = keeper_of(opened.settings, opened.stores, self._name, self._prices)
+        try:
+            parts = self._assemble(encoders, keeper)
+            try:
+                await parts.load()
+                await self._serve(parts)
+            finally:
+                parts.close()
+        finally:
+            if keeper is not None:
+                await keeper.close()
+
     async def _serve(self, parts: Assembled) -> None:
-        server = HttpServer(parts.gateway, self._opened.settings.gateway, self._opened.listener)
-        http = asyncio.create_task(server.run_until_stopped())
-        ticks = asyncio.create_task(_tick(parts.models))
+        settings, listener = self._opened.settings.gateway, self._opened.listener
+        servers = [HttpServer(parts.gateway, settings, listener)]
+        if self._opened.admin_listener is not None:
+            admin = HttpServer(parts.gateway.administer, settings, self._opened.admin_listener)
+            servers.append(admin)
+        http = asyncio.create_task(_until_stopped(servers))
+        ticks = [asyncio.create_task(_tick(parts.models)), asyncio.create_task(parts.follow())]
         try:
             if await self._first_of(self._wait_ready(), http):
                 give_back()
@@ -214,8 +259,10 @@ class _Process:
                 await self._first_of(asyncio.Event().wait(), http)
             await self._drain(parts.gateway)
         finally:
-            ticks.cancel()
-            server.stop()
+            for task in ticks:
+                task.cancel()
+            for server in servers:
+                server.stop()
             await self._end_engines()
             await asyncio.wait((http,), timeout=2 * CLOSE_S)
 
@@ -278,7 +325,8 @@ class _Process:
             encoders.append(Encoder(*read[model_file.path], threads))
         return encoders
 
-    def _assemble(self, encoders: Sequence[Encoder]) -> Assembled:
+    def _assemble(self, encoders: Sequence[Encoder], keeper: Keeper | None) -> Assembled:
+        ledger = NoLedger() if keeper is None else keeper.ledger
         settings, created = self._opened.settings, int(time.time())
         models = [
             ModelNeeds(
@@ -307,6 +355,9 @@ class _Process:
                 clock=self._clock,
                 version=__version__,
                 routes=settings.routes,
+                books=Books(NoLimits(), ledger, self._prices, time.time, self._name),
+                access=access_of(settings, self._opened.stores, keeper),
+                keeper=keeper,
             )
         )
 

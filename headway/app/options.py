@@ -228,6 +228,8 @@ SECTIONS: Mapping[str, str] = {
     "gateway": "HTTP server",
     "limits": "Limits of one request",
     "supervisor": "Supervision of the engine process",
+    "store": "Database",
+    "ledger": "Ledger",
 }
 # What each of several models may say for itself; the rest belongs to the server.
 OF_A_MODEL = frozenset(

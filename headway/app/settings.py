@@ -18,12 +18,16 @@ from headway.core.engine.settings import EngineSettings
 from headway.core.fleet.residency import ResidencySettings
 from headway.core.route.table import RoutesSettings
 from headway.service.control.health import SupervisorSettings
+from headway.service.gateway.jwt_settings import JwtSettings
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.openai.limits import ApiLimits
+from headway.service.store.ledger_settings import LedgerSettings
+from headway.service.store.settings import StoreSettings
 from headway.service.wire.spec import ReplicaSpec
 
 # Kubernetes puts such variables into every pod beside a service named "headway".
 SERVICE_LINK = re.compile(r"HEADWAY_(.+_)?(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP)(_.*)?)?)")
+JWT = "jwt"  # key of a section in a file
 ROUTES = "routes"  # key of a section in a file
 OTHER_VARIABLES = frozenset({"HEADWAY_CONFIG"})
 OTHER_PREFIXES = ("HEADWAY_TEST_", "HEADWAY_BENCH_")
@@ -46,6 +50,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     gateway: GatewaySettings = GatewaySettings()
     limits: ApiLimits = ApiLimits()
     supervisor: SupervisorSettings = SupervisorSettings()
+    store: StoreSettings = StoreSettings()
+    ledger: LedgerSettings = LedgerSettings()
+    jwt: JwtSettings | None = None  # a section of the file
     routes: RoutesSettings | None = None  # a section of the file
 
 
@@ -58,6 +65,8 @@ STRUCTS: Mapping[str, type[msgspec.Struct]] = {
     "gateway": GatewaySettings,
     "limits": ApiLimits,
     "supervisor": SupervisorSettings,
+    "store": StoreSettings,
+    "ledger": LedgerSettings,
 }
 
 
@@ -96,6 +105,7 @@ def merge_models(
             raise InvalidSetting(
                 document.where("model"), f"stands beside {MODELS}; put it into that list"
             )
+    jwt = document.convert(JWT, JwtSettings) if JWT in content else None
     routes = document.convert(ROUTES, RoutesSettings) if ROUTES in content else None
     values = _from_file(document)
     values |= _from_environment(environment)
@@ -112,7 +122,7 @@ def merge_models(
             "served_model_name", "names one model, and there are several; give each its own"
         )
     trees = [_build(values | entry) for entry in entries or [{}]]
-    return tuple(msgspec.structs.replace(tree, routes=routes) for tree in trees)
+    return tuple(msgspec.structs.replace(tree, jwt=jwt, routes=routes) for tree in trees)
 
 
 def _named(flags: Mapping[str, object], environment: Mapping[str, str]) -> list[Values]:

@@ -45,6 +45,7 @@ class Outcome(Enum):
     REJECTED_SHUTTING_DOWN = "rejected_shutting_down"
     REJECTED_NOT_READY = "rejected_not_ready"  # no engine can answer now
     ERROR = "error"  # it was taken and then failed
+    LOST = "lost"  # the gateway died under it; in the ledger only
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True):

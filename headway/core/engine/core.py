@@ -128,9 +128,10 @@ class EngineCore:
         was_full = self.scheduler.num_free_slots < 1
         prompt_tokens = _prompt_tokens(in_flight.rows, alive)
         self._ledger.took_step(len(alive), alive.count(False), now)
+        a_token = took / sum(plan.num_tokens)
         for row, is_alive in zip(in_flight.rows, alive, strict=True):
             if is_alive:
-                self._computed(row)
+                self._computed(row, row.num_tokens * a_token)
         for score, found in zip(plan.scores, result.scores, strict=True):
             row = in_flight.rows[score.row]
             known = row.sequence.group.scores
@@ -230,6 +231,7 @@ class EngineCore:
             self._ledger.prefix_hits += sequence.num_computed
             table = sequence.table
             assert table is not None, f"sequence {sequence.id} starts without a table"
+            group.account.cached_host_tokens = table.num_cached_host
             self._ledger.prefix_host_hits += table.num_cached_host
             self._events.append(
                 Started(
@@ -246,10 +248,11 @@ class EngineCore:
         self.scheduler.kv.host_ready(result.num_host_blocks)
         self.scheduler.swap.moved(len(plan.saves) + len(plan.loads), result.moves_s)
 
-    def _computed(self, row: Row) -> None:
-        """Positions of the row are computed now."""
+    def _computed(self, row: Row, seconds: float) -> None:
+        """Positions of the row are computed now; its part of the step took so long."""
         sequence = row.sequence
         end = row.start + row.num_tokens
+        sequence.group.account.computed(sequence, row.start, end, seconds)
         new_prompt = min(end, sequence.num_prompt) - sequence.num_computed
         self._ledger.computed_prompt_tokens += max(0, new_prompt)
         sequence.num_computed = end

@@ -98,6 +98,12 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     queue_s: float = 0.0  # from arrival at the engine to first being planned
     prefill_s: float = 0.0  # from first planned to first token
     decode_s: float = 0.0  # from first token to the end
+    cached_host_tokens: int = 0  # of the cached ones: brought back from the host tier
+    device_s: float = 0.0  # its share, by tokens, of the steps that it was part of
+    num_chunks: int = 0  # steps that its prompt took
+    preemptions: int = 0
+    preemptions_swapped: int = 0  # of them: its blocks were kept in the host tier
+    recomputed_tokens: int = 0  # computed again after a preemption
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):

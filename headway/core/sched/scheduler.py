@@ -224,6 +224,7 @@ class Scheduler:
             self.budget.give_back(row.start, row.num_tokens)
             self._spend(victim, -row.num_tokens)
         self.swap.stop(victim)
+        victim.group.account.stopped(is_kept=victim.id in self.swap.kept)
         self._leave(victim)
         victim.move(State.WAITING)
         victim.standing.num_preempted += 1

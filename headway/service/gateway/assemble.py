@@ -1,7 +1,8 @@
 """The gateway put together from its settings, its models and their pools."""
 
+import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from headway.core.base.clock import Clock
@@ -11,11 +12,21 @@ from headway.core.fleet.metrics import FLEET_CATALOGUE
 from headway.core.route.admit import AdmitLimits, Admitter
 from headway.core.route.routing_metrics import ROUTING_CATALOGUE
 from headway.core.route.table import PoolFacts, RoutesSettings
+from headway.core.tenancy.account_metrics import ACCOUNT_CATALOGUE, ADMIN_REFUSED, KEY_CHECKS
+from headway.core.tenancy.book import AccountStore
+from headway.core.tenancy.ledger_metrics import LEDGER_CATALOGUE
 from headway.core.tenancy.metrics import CLASS_CATALOGUE
+from headway.core.tenancy.tenant import Tenant, read_tenants
+from headway.service.gateway.accounts import Accounts, Caller, call_here
+from headway.service.gateway.admin import AccountPages
+from headway.service.gateway.admin_keys import AdminKeys, check_admin_keys
+from headway.service.gateway.admin_routes import AdminRoute, AdminRoutes, RouteTable
+from headway.service.gateway.auth import FindTenant, KeyRing, TokenSource
 from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.gauges import EngineTotals, Gauges
 from headway.service.gateway.journey import Books
+from headway.service.gateway.ledger import Keeper
 from headway.service.gateway.meter import Meter
 from headway.service.gateway.model import Directory, ServedModel
 from headway.service.gateway.models import Models, Served
@@ -43,6 +54,17 @@ class ModelNeeds(NamedTuple):
     modalities: tuple[str, ...] = ()  # that it takes beside text
 
 
+class Access(NamedTuple):
+    """Where keys and tenants come from, beside those of the settings."""
+
+    store: AccountStore | None = None
+    call: Caller = call_here  # runs what the store does off the event loop
+    # Makes what checks tokens of an identity provider, from what finds a tenant by its name.
+    tokens: Callable[[FindTenant], TokenSource] | None = None
+    admin_keys: tuple[str, ...] = ()
+    admin_routes: tuple[AdminRoute, ...] = ()  # beside those of tenants and keys
+
+
 class GatewayNeeds(NamedTuple):
     """All that the gateway is made from."""
 
@@ -54,6 +76,8 @@ class GatewayNeeds(NamedTuple):
     version: str
     books: Books = Books(NoLimits(), NoLedger(), NoPrices(), time.time, "")
     routes: RoutesSettings | None = None  # checked against the models; None: each by its names
+    access: Access = Access()
+    keeper: Keeper | None = None  # of the ledger in `books`, if it is to be counted
 
 
 class Assembled(NamedTuple):
@@ -62,18 +86,44 @@ class Assembled(NamedTuple):
     gateway: Gateway
     models: Models
     exporter: Exporter
+    accounts: Accounts | None
+    tokens: TokenSource | None
+
+    async def load(self) -> None:
+        """Read who may use this, before the first request; raises HeadwayError."""
+        for each in (self.accounts, self.tokens):
+            if each is not None:
+                await each.load()
+
+    async def follow(self) -> None:
+        """Keep up with changes of that, for ever."""
+        await asyncio.gather(
+            *(each.follow() for each in (self.accounts, self.tokens) if each is not None)
+        )
+
+    def close(self) -> None:
+        """End the threads that check keys."""
+        if self.accounts is not None:
+            self.accounts.close()
 
 
 def assemble(needs: GatewayNeeds) -> Assembled:
     """Build every part once; to be called on the event loop."""
-    catalogue = (*CATALOGUE, *CLASS_CATALOGUE, *FLEET_CATALOGUE, *ROUTING_CATALOGUE)
+    catalogue = (
+        *(*CATALOGUE, *CLASS_CATALOGUE, *FLEET_CATALOGUE, *ROUTING_CATALOGUE),
+        *(*ACCOUNT_CATALOGUE, *LEDGER_CATALOGUE),
+    )
     exporter = Exporter(catalogue, {})
+    if needs.keeper is not None:
+        exporter.add_source(needs.keeper.samples)
     pools = [PoolFacts(names=each.model.names, modalities=each.modalities) for each in needs.models]
     table = make_table(needs.routes, pools)
     models = Models([_serve(each, needs, exporter) for each in needs.models], table.names)
     condition = Condition(
         {each.model.names[0]: each.pool.view for each in needs.models}, needs.settings.live_timeout
     )
+    accounts = _accounts(needs, exporter)
+    tokens = _tokens(needs, accounts)
     parts = Parts(
         settings=needs.settings,
         api_limits=needs.api_limits,
@@ -88,8 +138,10 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         fingerprint=f"headway-{needs.version}",
         books=needs.books,
         routing=make_routing(table, models, needs.clock, needs.settings.slo_ttft),
+        keys=_key_ring(needs, accounts, tokens),
+        admin=_admin(needs, accounts, exporter),
     )
-    return Assembled(Gateway(parts), models, exporter)
+    return Assembled(Gateway(parts), models, exporter, accounts, tokens)
 
 
 def admit_limits(engine: EngineSettings, context_length: int) -> AdmitLimits:
@@ -117,6 +169,60 @@ def _serve(each: ModelNeeds, needs: GatewayNeeds, exporter: Exporter) -> Served:
         meter=meter,
         gauges=gauges,
     )
+
+
+def _accounts(needs: GatewayNeeds, exporter: Exporter) -> Accounts | None:
+    access = needs.access
+    if access.store is None:
+        return None
+    accounts = Accounts(
+        access.store, access.call, lambda result: exporter.add(KEY_CHECKS, result=result)
+    )
+    exporter.add_source(accounts.samples)
+    return accounts
+
+
+def _tokens(needs: GatewayNeeds, accounts: Accounts | None) -> TokenSource | None:
+    """What checks tokens; a tenant of the store goes before one of the settings."""
+    by_name = {tenant.name: tenant for _, tenant in read_tenants(needs.settings.tenant)}
+
+    def find(name: str) -> Tenant | None:
+        record = None if accounts is None else accounts.tenant(name)
+        if record is not None:
+            return None if record.is_disabled else record.tenant()
+        return by_name.get(name)
+
+    make = needs.access.tokens
+    return None if make is None else make(find)
+
+
+def _key_ring(
+    needs: GatewayNeeds, accounts: Accounts | None, tokens: TokenSource | None
+) -> KeyRing:
+    """Keys of the settings, then of the store, then tokens."""
+    settings = needs.settings
+    return KeyRing(
+        settings.api_key,
+        read_tenants(settings.tenant),
+        [each for each in (accounts, tokens) if each is not None],
+        is_closed=bool(needs.access.admin_keys),
+    )
+
+
+def _admin(
+    needs: GatewayNeeds, accounts: Accounts | None, exporter: Exporter
+) -> AdminRoutes | None:
+    access, settings = needs.access, needs.settings
+    if not access.admin_keys:
+        return None
+    of_settings = read_tenants(settings.tenant)
+    check_admin_keys(access.admin_keys, [*settings.api_key, *(key for key, _ in of_settings)])
+    routes = access.admin_routes
+    if accounts is not None:
+        reserved = {tenant.name for _, tenant in of_settings}
+        routes += AccountPages(accounts, reserved).routes()
+    keys = AdminKeys(access.admin_keys, time.monotonic)
+    return AdminRoutes(keys, RouteTable(routes), lambda: exporter.add(ADMIN_REFUSED))
 
 
 def _labelled(exporter: Exporter, name: str) -> Labelled:

@@ -22,6 +22,7 @@ MAX_PAUSE_S = 0.5  # in what is thrown away; a client that sends no more has rea
 NOT_IN_A_HEADER = re.compile(r"[^\x20-\x7e]")
 NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._:/+=@-]")
 JSON = b"application/json"
+TRANSPORT = "headway.transport"  # key of the scope for the connection, where there is one
 
 
 class ClientGone(Exception):
@@ -34,11 +35,13 @@ class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
+        self.address: str = (scope.get("client") or ("",))[0]  # of the other end of the connection
         self.id = uuid.uuid4().hex  # keys everything inside; unique whatever the client sends
         self._raw_query: bytes = scope["query_string"]
         self._headers: list[Header] = scope["headers"]
         self._receive = receive
         self._send = send
+        self._transport: asyncio.WriteTransport | None = scope.get(TRANSPORT)
         self._body_is_read = False
         self._added: dict[str, Header] = {}
         self.is_started = False
@@ -92,6 +95,10 @@ class Exchange:
             if not message.get("more_body", False):
                 self._body_is_read = True
                 return bytes(parts)
+
+    def num_unsent(self) -> int:
+        """Bytes that were written and that the kernel has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     async def until_gone(self) -> None:
         """Return when the client has closed its side, or the answer is complete."""
@@ -151,6 +158,8 @@ class Exchange:
             return
 
     async def _write(self, message: Message) -> None:
+        if self._transport is not None and self._transport.is_closing():
+            raise ClientGone  # what is written now is thrown away, and must not count as sent
         try:
             await self._send(message)  # the connection itself ends when nobody reads it
         except OSError:

@@ -19,7 +19,8 @@ from headway.core.base.errors import (
 from headway.core.base.metrics import Outcome
 from headway.core.base.units import Seconds
 from headway.core.messages.path import EngineRequest, Event
-from headway.core.tenancy.tenant import Tenant, lowered, read_targets, read_tenants
+from headway.core.tenancy.tenant import Principal, Tenant, lowered, read_targets
+from headway.service.gateway.admin_routes import AdminRoutes
 from headway.service.gateway.attempt import Attempt
 from headway.service.gateway.auth import KeyRing
 from headway.service.gateway.encode import off_loop
@@ -60,7 +61,9 @@ class Parts(NamedTuple):
     token_pages: TokenPages
     fingerprint: str  # of this build and model, for `system_fingerprint`
     books: Books
+    keys: KeyRing
     routing: Routing
+    admin: AdminRoutes | None = None  # None: there is no /admin
 
 
 class Gateway:
@@ -70,10 +73,10 @@ class Gateway:
         self._parts = parts
         self._wall_clock = wall_clock
         settings = parts.settings
-        self._keys = KeyRing(settings.api_key, read_tenants(settings.tenant))
+        self._admin = parts.admin if settings.admin_listen is None else None
         # Without tenants or targets nobody was promised anything, and nobody is refused for it.
-        has_promises = bool(settings.tenant or settings.slo_ttft)
-        self._targets = read_targets(settings.slo_ttft) if has_promises else {}
+        self._is_promised = bool(settings.tenant or settings.slo_ttft)
+        self._targets = read_targets(settings.slo_ttft)
         self._flights = Flights()
         self._beats = Beats(parts.clock, Seconds(settings.heartbeat_timeout))
 
@@ -84,7 +87,9 @@ class Gateway:
         generator = GENERATORS.get(exchange.path)
         tokens = self._parts.token_pages.by_path.get(exchange.path)
         try:
-            if generator is not None and exchange.method == "POST":
+            if self._admin is not None and AdminRoutes.owns(exchange.path):
+                await self._answer_page(exchange, self._admin.answer(exchange))
+            elif generator is not None and exchange.method == "POST":
                 await self._generate(exchange, generator)
             elif tokens is not None and exchange.method == "POST":
                 await self._tell(exchange, tokens)
@@ -92,6 +97,17 @@ class Gateway:
                 await self._answer_page(exchange, self._beaten(exchange))
             else:
                 await self._show(exchange, takes_post=bool(generator or tokens))
+        except ClientGone:
+            # The server would complain of a cut answer as long as it has the connection.
+            await exchange.until_gone()
+
+    async def administer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The same for a listener of its own that has /admin and nothing else."""
+        assert scope["type"] == "http", scope["type"]
+        assert self._parts.admin is not None, "there is no admin key"
+        exchange = Exchange(scope, receive, send)
+        try:
+            await self._answer_page(exchange, self._parts.admin.answer(exchange))
         except ClientGone:
             return
 
@@ -118,23 +134,25 @@ class Gateway:
             if page is None and not takes_post:
                 raise NotFound("There is nothing at this path; see /docs.")
             if page is None or exchange.method not in READS:
-                raise _NotThisMethod(exchange.method, "POST" if takes_post else "GET")
-            self._check_key(exchange)
-            return page(exchange)
+                allowed = "POST" if takes_post else "GET"
+                raise MethodNotAllowed(
+                    f"{exchange.method} is not allowed here; use {allowed}.", allowed=allowed
+                )
+            return page(exchange, await self._allowed(exchange))
 
         await self._answer_page(exchange, shown())
 
     async def _tell(self, exchange: Exchange, answer: Answers) -> None:
         async def told() -> Page:
-            self._check_key(exchange)
+            allowed = await self._allowed(exchange)
             settings = self._parts.settings
             body = await exchange.body(settings.max_body_bytes, settings.body_timeout)
-            return Page(200, await answer(body))
+            return Page(200, await answer(body, allowed))
 
         await self._answer_page(exchange, told())
 
     async def _beaten(self, exchange: Exchange) -> Page:
-        return self._beats.beat(exchange, self._keys.check(exchange.headers("authorization")))
+        return self._beats.beat(exchange, await self._principal(exchange))
 
     async def _answer_page(self, exchange: Exchange, page: Awaitable[Page]) -> None:
         """Send a page that is whole, or why there is none."""
@@ -172,9 +190,11 @@ class Gateway:
         self, exchange: Exchange, generator: Generator, stream: SseStream, journey: Journey
     ) -> None:
         parts = self._parts
-        principal = self._keys.check(exchange.headers("authorization"))
+        principal = await self._principal(exchange)
+        journey.identify(principal)
         model, version = parts.routing.split_query(exchange.query("model"))
         request = self._stamped(await self._read(exchange, generator, model), principal.tenant)
+        journey.asks(request.user, is_stream=request.stream)
         await journey.enter(principal)
         routed = parts.routing.route(request, exchange.id, version)
         journey.routed(routed.route, routed.served.meter, request.asker.slo_class)
@@ -219,14 +239,20 @@ class Gateway:
     def _stamped(self, request: Request, tenant: Tenant) -> Request:
         """Whose it is decides its class; the request itself may only ask for a lower one."""
         slo_class = lowered(tenant.slo_class, request.asked_class)
-        budget = self._targets.get(slo_class)
+        is_promised = self._is_promised or tenant.name != ""  # a tenant may be of the database
+        budget = self._targets.get(slo_class) if is_promised else None
         asker = Asker(tenant=tenant, slo_class=slo_class, first_token_budget_s=budget)
         return msgspec.structs.replace(request, asker=asker)
 
-    def _check_key(self, exchange: Exchange) -> None:
+    async def _principal(self, exchange: Exchange) -> Principal:
+        return await self._parts.keys.check(exchange.headers("authorization"))
+
+    async def _allowed(self, exchange: Exchange) -> tuple[str, ...]:
+        """Names of the models that the caller may use; empty: all. Raises Unauthorized."""
         path = exchange.path
         if path.startswith(PROTECTED) or path in self._parts.token_pages.by_path:
-            self._keys.check(exchange.headers("authorization"))
+            return (await self._principal(exchange)).tenant.models
+        return ()
 
 
 class _Sink:
@@ -247,6 +273,7 @@ class _Sink:
             answer.feed(event, prompt)
             if answer.is_done:
                 body = answer.response()
+                self._answered(answer)
                 await self._journey.close(Outcome.OK)
                 await self._exchange.answer(200, body)
             return
@@ -254,17 +281,19 @@ class _Sink:
         if answer.failure is not None:
             raise answer.failure
         if answer.is_done:
+            self._answered(answer)
             await self._journey.close(Outcome.OK)
+        elif data:
+            self._journey.giving(answer.num_told)
         if data:
             await self._stream.send(data, is_last=answer.is_done)
+            self._journey.gave()
 
-
-class _NotThisMethod(MethodNotAllowed):
-    """Carries what goes into the Allow header."""
-
-    def __init__(self, method: str, allowed: str) -> None:
-        super().__init__(f"{method} is not allowed here; use {allowed}.")
-        self.allowed = allowed
+    def _answered(self, answer: Answer) -> None:
+        """All of it is about to leave, and its usage is what it says itself."""
+        num_tokens = answer.usage.completion_tokens
+        self._journey.giving(num_tokens)
+        self._journey.answered(num_tokens)
 
 
 async def _fail(exchange: Exchange, stream: SseStream, error: HeadwayError) -> None:
@@ -286,6 +315,6 @@ async def _refuse(exchange: Exchange, error: HeadwayError) -> None:
     ]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    if isinstance(error, _NotThisMethod):
+    if isinstance(error, MethodNotAllowed):
         headers.append((b"allow", error.allowed.encode("ascii")))
     await exchange.answer(status, body, headers=headers)

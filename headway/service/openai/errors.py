@@ -11,13 +11,14 @@ from headway.core.base.errors import (
     RateLimited,
     ReplicaError,
     StartError,
+    StoreUnavailable,
 )
 from headway.core.base.units import Seconds
 from headway.core.messages.path import Finished, FinishReason
 from headway.service.openai import sse
 from headway.service.openai.answer_schema import ErrorBody, ErrorDetail
 
-WAITING_HELPS = (CapacityError, ReplicaError, RateLimited)
+WAITING_HELPS = (CapacityError, ReplicaError, RateLimited, StoreUnavailable)
 DEFAULT_RETRY_S = Seconds(1.0)
 HIDDEN = "The server made an error and this request failed; its log says why."
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -28,9 +29,12 @@ from headway.core.messages.path import (
 )
 from headway.core.route.admit import Admitter
 from headway.core.route.table import RoutesSettings
-from headway.service.gateway.assemble import GatewayNeeds, ModelNeeds, assemble
+from headway.service.gateway.assemble import Access, GatewayNeeds, ModelNeeds, assemble
+from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.gauges import EngineTotals
+from headway.service.gateway.journey import Books
+from headway.service.gateway.ledger import Keeper
 from headway.service.gateway.lifecycle import HttpServer, bind
 from headway.service.gateway.model import ServedModel
 from headway.service.gateway.server import Gateway
@@ -388,6 +392,9 @@ async def site(
     others: Mapping[tuple[str, ...], FakeReplica] | None = None,
     routes: Mapping[str, object] | None = None,
     images: Sequence[str] = (),
+    books: Books | None = None,
+    access: Access | None = None,
+    keeper: Keeper | None = None,
 ) -> AsyncGenerator[Site]:
     """A gateway that serves on a free loopback port until the block ends.
 
@@ -421,10 +428,15 @@ async def site(
             clock=SystemClock(),
             version="1.2.3",
             routes=None if routes is None else msgspec.convert(routes, RoutesSettings),
+            books=books or Books(NoLimits(), NoLedger(), NoPrices(), time.time, ""),
+            access=access or Access(),
+            keeper=keeper,
         )
     )
     listener = bind(chosen)
     server = HttpServer(parts.gateway, chosen, listener)
+    await parts.load()
+    following = asyncio.create_task(parts.follow())
     serving = asyncio.create_task(server.run_until_stopped())
     here = Site(parts.gateway, parts.models.default.admitter, fake, server)
     try:
@@ -437,5 +449,7 @@ async def site(
         await here.client.aclose()
         server.stop()
         await serving
+        following.cancel()
+        parts.close()
         encoder.close()
         listener.close()
