@@ -114,12 +114,14 @@ class Attempt:
         self._routing.cascaded(routed, doubt)
         if doubt:
             second = self._routing.escalated(routed)
+            self._journey.dropped()
             try:
                 if draft.answer is None or not self._routing.is_congested(second):
                     return await self._call(second, second.request, self._pass_on)
             except BUSY as error:
                 if draft.answer is None or self._is_final(error):
                     raise
+            self._journey.kept()
             self._go(self._routing.kept(routed))
         await draft.play(self._pass_on)
 

@@ -33,6 +33,7 @@ from headway.core.messages.path import (
 from headway.core.messages.record import RequestRecord
 from headway.core.tenancy.metrics import CLASS_FIRST_TOKEN, CLASS_REQUESTS
 from headway.core.tenancy.tenant import SloClass
+from headway.service.gateway.notes import Made
 from headway.service.observe.prometheus import Labelled
 
 log = logging.getLogger(__name__)
@@ -154,6 +155,15 @@ class RequestMeter:
     def heard(self, event: Finished) -> None:
         """The engine told the end of what was cancelled, after the request was closed."""
         self._parts[event.request_id].end = event
+
+    def made(self) -> Made:
+        """Tokens that engines have worked on for it so far; their cost is not known here."""
+        usages = [part.usage for part in self._parts.values() if part.has_begun]
+        return Made(
+            prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+            cached_tokens=sum(usage.cached_tokens for usage in usages),
+            completion_tokens=sum(usage.completion_tokens for usage in usages),
+        )
 
     def fill(self, record: RequestRecord) -> RequestRecord:
         """The record with all that was measured of the request."""
