@@ -98,6 +98,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     queue_s: float = 0.0  # from arrival at the engine to first being planned
     prefill_s: float = 0.0  # from first planned to first token
     decode_s: float = 0.0  # from first token to the end
+    is_estimated: bool = False  # no server told it: counted by bytes and chunks
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
