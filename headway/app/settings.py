@@ -1,14 +1,13 @@
 """The settings of one server: file, then environment, then flags, merged once and frozen."""
 
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
-import yaml
 
-from headway.app.entries import Values, did_you_mean, entries_of, entry_of_text, read_option
+from headway.app.document import Document, read_document
+from headway.app.entries import MODELS, Values, did_you_mean, entries_of, entry_of_text, read_option
 from headway.app.options import BY_KEY, BY_VARIABLE, Option, Value
 from headway.compute.cpu.settings import CpuChoices
 from headway.compute.gpu.runner.settings import ExecutorSettings
@@ -24,7 +23,6 @@ from headway.service.wire.spec import ReplicaSpec
 # Kubernetes puts such variables into every pod beside a service named "headway".
 SERVICE_LINK = re.compile(r"HEADWAY_(.+_)?(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP)(_.*)?)?)")
 OTHER_VARIABLES = frozenset({"HEADWAY_CONFIG"})
-MODELS = "models"  # key of the list of models in a file
 OTHER_PREFIXES = ("HEADWAY_TEST_", "HEADWAY_BENCH_")
 
 
@@ -85,13 +83,16 @@ def merge_models(
     Raises InvalidSetting.
     """
     path = file or environment.get("HEADWAY_CONFIG")
-    content = _parse(Path(path)) if path else {}
+    document = read_document(Path(path)) if path else Document("", {})
+    content = document.content
     entries: list[Values] = []
     if MODELS in content:
-        entries = entries_of(content.pop(MODELS), f"{path}: {MODELS}")
+        entries = entries_of(content.pop(MODELS), document)
         if content.get("model") is not None:
-            raise InvalidSetting(f"{path}: model", f"stands beside {MODELS}; put it into that list")
-    values = _from_file(content, str(path))
+            raise InvalidSetting(
+                document.where("model"), f"stands beside {MODELS}; put it into that list"
+            )
+    values = _from_file(document)
     values |= _from_environment(environment)
     for key, raw in flags.items():
         option = BY_KEY[key]
@@ -147,43 +148,17 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Value]:
     return found
 
 
-def _from_file(content: Mapping[str, object], path: str) -> dict[str, Value]:
+def _from_file(document: Document) -> dict[str, Value]:
     found: dict[str, Value] = {}
-    for key, raw in content.items():
+    for key, raw in document.content.items():
         name = str(key).replace("-", "_")
         option = BY_KEY.get(name)
-        where = f"{path}: {key}"
+        where = document.where(key)
         if option is None:
             raise InvalidSetting(where, f"is not a setting{did_you_mean(name, BY_KEY)}")
         if raw is not None:
             found[name] = read_option(option, raw, where)
     return found
-
-
-def _parse(path: Path) -> dict[str, object]:
-    name = f"--config {path}"
-    try:
-        content = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidSetting(name, f"cannot be read: {_reason(error)}") from None
-    try:
-        if path.suffix == ".toml":
-            return tomllib.loads(content)
-        if path.suffix in {".yaml", ".yml"}:
-            loaded = yaml.safe_load(content)
-        else:
-            raise InvalidSetting(name, "must end in .toml, .yaml or .yml")
-    except (tomllib.TOMLDecodeError, yaml.YAMLError) as error:
-        raise InvalidSetting(name, " ".join(str(error).split())) from None
-    if loaded is None:
-        return {}
-    if not isinstance(loaded, dict):
-        raise InvalidSetting(name, "must hold keys and values, one setting each")
-    return loaded
-
-
-def _reason(error: OSError | UnicodeDecodeError) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8"
 
 
 def replica_spec(settings: Settings, card: ModelCard) -> ReplicaSpec:

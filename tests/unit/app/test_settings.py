@@ -63,7 +63,7 @@ def test_an_empty_file_and_a_null_leave_the_defaults(tmp_path: Path) -> None:
 
 def test_a_wrong_value_names_its_source(tmp_path: Path) -> None:
     file = written(tmp_path, "block_size: many")
-    assert refusal(file=file).startswith(f"{file}: block_size: must be a whole number")
+    assert refusal(file=file).startswith(f"{file}:1: block_size: must be a whole number")
     assert refusal(environment={"HEADWAY_PORT": "x"}).startswith("HEADWAY_PORT: must be a whole")
     assert refusal({"port": "70000"}) == "--port: must be from 0 to 65535, got 70000"
     assert refusal({"write_timeout": "nan"}).startswith("--write-timeout: must be a number")
@@ -73,7 +73,7 @@ def test_a_wrong_value_names_its_source(tmp_path: Path) -> None:
 
 def test_an_unknown_key_or_variable_is_refused_with_a_guess(tmp_path: Path) -> None:
     file = written(tmp_path, "blocksize: 16")
-    assert refusal(file=file) == f"{file}: blocksize: is not a setting; did you mean block_size?"
+    assert refusal(file=file) == f"{file}:1: blocksize: is not a setting; did you mean block_size?"
     message = refusal(environment={"HEADWAY_MAX_NUM_SEQ": "4"})
     assert message == "HEADWAY_MAX_NUM_SEQ: is not a setting; did you mean HEADWAY_MAX_NUM_SEQS?"
 
