@@ -12,6 +12,7 @@ from headway.app.options import OPTIONS, Option
 from headway.app.settings import default_of
 from headway.core.base.metrics import CATALOGUE
 from headway.core.fleet.metrics import FLEET_CATALOGUE
+from headway.core.route.upstream_metrics import UPSTREAM_CATALOGUE
 from headway.core.tenancy.metrics import CLASS_CATALOGUE
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -82,7 +83,7 @@ def metrics_document() -> str:
             ", ".join(metric.labels),
             metric.help + (f". **Alert:** {metric.alert}" if metric.alert else ""),
         )
-        for metric in (*CATALOGUE, *CLASS_CATALOGUE, *FLEET_CATALOGUE)
+        for metric in (*CATALOGUE, *CLASS_CATALOGUE, *FLEET_CATALOGUE, *UPSTREAM_CATALOGUE)
     ]
     return METRICS_HEAD + table(("name", "kind", "unit", "labels", "meaning"), rows)
 

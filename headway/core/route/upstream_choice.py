@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
-from headway.core.route.text_prefix import Chain
-
 FULL_KV = 0.97  # from here on a server is about to preempt: as if one more waited there
 
 
@@ -34,17 +32,19 @@ class Choice(NamedTuple):
 def choose(
     candidates: Sequence[Candidate],
     matches: Mapping[str, int],
-    chain: Chain,
+    names: Sequence[bytes],
     max_skew: int,
     turn: int = 0,
 ) -> Choice:
     """The warmest of those that have at most `max_skew` more to do than the idlest.
 
+    matches  blocks of the text's beginning that each has seen; `names` are those of the text
+
     Without a warm one, the idlest; among equals the one that a hash of the text's beginning
     names, so that gateways that know nothing of each other agree, or `turn` for a short text.
     """
     assert candidates, "nobody to choose from"
-    seed = crc32(chain[0]) if chain else turn
+    seed = crc32(names[0]) if names else turn
     least = min(each.load for each in candidates)
     near = [each for each in candidates if each.load <= least + max_skew]
     best = max(matches.get(each.name, 0) for each in near)

@@ -122,6 +122,13 @@ class Journey:
         """These went to the engine for it."""
         self.meter.sent(requests)
 
+    def forwarded(self, prompt_tokens: int, replica: str) -> None:
+        """It goes to a server that is not ours; called again where it is tried elsewhere.
+
+        prompt_tokens  an estimate, until the answer tells their number
+        """
+        self.meter.forwarded(self.id, prompt_tokens)
+
     def saw(self, event: Event) -> None:
         """An event of one of its engine requests."""
         self.meter.saw(event)

@@ -75,10 +75,11 @@ class Meter:
 class _Part:
     """One engine request of it."""
 
-    __slots__ = ("is_finished", "last_at", "num_prompt", "num_tokens")
+    __slots__ = ("is_estimate", "is_finished", "last_at", "num_prompt", "num_tokens")
 
-    def __init__(self, num_prompt: int) -> None:
+    def __init__(self, num_prompt: int, *, is_estimate: bool = False) -> None:
         self.num_prompt = num_prompt
+        self.is_estimate = is_estimate  # counted once the answer tells their number
         self.num_tokens = 0
         self.last_at: dict[int, Seconds] = {}  # choice -> replica clock of its last token
         self.is_finished = False
@@ -106,6 +107,10 @@ class RequestMeter:
     def sent(self, requests: Sequence[EngineRequest]) -> None:
         """These went to the engine for it."""
         self._parts = {request.id: _Part(len(request.prompt)) for request in requests}
+
+    def forwarded(self, request_id: str, prompt_tokens: int) -> None:
+        """It went to a server that is not ours, and has that many prompt tokens or so."""
+        self._parts = {request_id: _Part(prompt_tokens, is_estimate=True)}
 
     def saw(self, event: Event) -> None:
         """An event of one of its engine requests."""
@@ -166,7 +171,7 @@ class RequestMeter:
             if self._slo_class is not None:
                 labels = {"slo_class": self._slo_class.name.lower()}
                 exporter.observe(CLASS_FIRST_TOKEN, self._first_token_s, labels=labels)
-        if part.num_tokens == 0:
+        if part.num_tokens == 0 and not part.is_estimate:
             exporter.add(metrics.VLLM_PROMPT_TOKENS, part.num_prompt)
         count = len(event.token_ids)
         last = part.last_at.get(event.choice)
@@ -182,6 +187,9 @@ class RequestMeter:
         part.is_finished = True
         self._count_end(event.reason)
         usage = event.usage
+        if part.is_estimate:
+            part.num_prompt = usage.prompt_tokens
+            exporter.add(metrics.VLLM_PROMPT_TOKENS, part.num_prompt)
         # The engine may count an end token that brought no text and so no event.
         unseen = max(0, usage.completion_tokens - part.num_tokens)
         exporter.add(metrics.VLLM_GENERATION_TOKENS, unseen)

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ from headway.core.tenancy.tenant import Tenant, lowered, read_targets, read_tena
 from headway.service.gateway.auth import KeyRing
 from headway.service.gateway.encode import off_loop
 from headway.service.gateway.flights import Flights
+from headway.service.gateway.forwarded import PARSERS, Outlet, ServedUpstream, call_of
 from headway.service.gateway.generate import GENERATORS, Generator, Request
 from headway.service.gateway.http import ClientGone, Exchange, Header, Receive, Scope, Send
 from headway.service.gateway.journey import Books, Journey
@@ -34,12 +35,14 @@ from headway.service.gateway.settings import GatewaySettings
 from headway.service.gateway.stream import SseStream
 from headway.service.gateway.tokens import Answers, TokenPages
 from headway.service.openai.errors import HIDDEN, public, to_response
+from headway.service.openai.forwarded import ForwardedRequest, model_of
 from headway.service.openai.limits import ApiLimits
 from headway.service.openai.responses import Answer, AnswerHead
-from headway.service.openai.schema import Asker
+from headway.service.openai.schema import Asker, ChatRequest, CompletionRequest
 
 log = logging.getLogger(__name__)
 
+AnyRequest = TypeVar("AnyRequest", ChatRequest, CompletionRequest, ForwardedRequest)
 READS = frozenset({"GET", "HEAD"})
 PROTECTED = "/v1/"
 
@@ -176,6 +179,15 @@ class Gateway:
             model=request.model or served.name,
             system_fingerprint=parts.fingerprint,
         )
+        beside = stream.keep_alive() if request.stream else None
+        if isinstance(served, ServedUpstream):
+            assert isinstance(request, ForwardedRequest), "only an engine checks it whole"
+            call = call_of(exchange, generator.name, request, head, route)
+            outlet = Outlet(exchange, stream, journey)
+            forwarded = served.forwarder.run(call, outlet, journey)
+            return await self._flights.run(exchange, forwarded, beside)
+        if isinstance(request, ForwardedRequest):  # its route led to an engine of ours after all
+            request = self._checked(generator, request, exchange)
         sink = _Sink(exchange, stream if request.stream else None, journey)
         tokenizer = served.encoder.tokenizer
         relayed = served.relay.run(
@@ -186,16 +198,29 @@ class Gateway:
             sink.take,
             journey,
         )
-        await self._flights.run(exchange, relayed, stream.keep_alive() if request.stream else None)
+        await self._flights.run(exchange, relayed, beside)
 
-    async def _read(self, exchange: Exchange, generator: Generator) -> Request:
+    async def _read(self, exchange: Exchange, generator: Generator) -> Request | ForwardedRequest:
         settings, limits = self._parts.settings, self._parts.api_limits
         body = await exchange.body(settings.max_body_bytes, settings.body_timeout)
-        model = exchange.query("model")
-        query = {} if model is None else {"model": model}
-        return await off_loop(body, lambda: generator.parse(body, query, limits))
+        query, models = _query_of(exchange), self._parts.models
 
-    def _stamped(self, request: Request, tenant: Tenant) -> Request:
+        def parsed() -> Request | ForwardedRequest:
+            if not models.has_upstreams or models.is_own(model_of(body, query)):
+                return generator.parse(body, query, limits)
+            return PARSERS[generator.name](body, query, limits)
+
+        return await off_loop(body, parsed)
+
+    def _checked(
+        self, generator: Generator, request: ForwardedRequest, exchange: Exchange
+    ) -> Request:
+        """The same request as an engine takes it; raises a ClientError."""
+        body = msgspec.json.encode(request.fields)
+        made = generator.parse(body, _query_of(exchange), self._parts.api_limits)
+        return msgspec.structs.replace(made, asker=request.asker)
+
+    def _stamped(self, request: AnyRequest, tenant: Tenant) -> AnyRequest:
         """Whose it is decides its class; the request itself may only ask for a lower one."""
         slo_class = lowered(tenant.slo_class, request.asked_class)
         budget = self._targets.get(slo_class)
@@ -244,6 +269,11 @@ class _NotThisMethod(MethodNotAllowed):
     def __init__(self, method: str, allowed: str) -> None:
         super().__init__(f"{method} is not allowed here; use {allowed}.")
         self.allowed = allowed
+
+
+def _query_of(exchange: Exchange) -> dict[str, str]:
+    model = exchange.query("model")
+    return {} if model is None else {"model": model}
 
 
 async def _fail(exchange: Exchange, stream: SseStream, error: HeadwayError) -> None:

@@ -8,7 +8,7 @@ server that nobody waits any more.
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import httptools
@@ -19,6 +19,7 @@ from headway.service.upstream.settings import Endpoint, Tls
 
 MAX_HEADER_BYTES = 64 * 1024
 PAUSE_BYTES = 256 * 1024  # of an answer that were not read yet; the server then waits
+END_S = 1.0  # for the last bytes of an answer that nobody reads any more
 IDLE_S = 60.0  # after which a connection is not used again
 RETRY_AFTER = Seconds(1.0)
 FIRST_FINAL = 200  # lower statuses announce another one
@@ -53,6 +54,7 @@ class Connection(asyncio.Protocol):
         self._lost: UpstreamBroken | None = None
         self.has_read = False  # anything of the present answer
         self.idle_since = 0.0
+        self.on_whole: Callable[[], None] | None = None  # nobody reads the rest; told at its end
 
     # --- asyncio ---
 
@@ -106,6 +108,8 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
+        if self.on_whole is not None:
+            return
         self._pieces.append(body)
         self._num_bytes += len(body)
         if self._num_bytes > PAUSE_BYTES and self._transport is not None:
@@ -120,6 +124,8 @@ class Connection(asyncio.Protocol):
             self._fail("it sent two answers to one request")
         self._is_whole = True
         self._wake.set()
+        if self.on_whole is not None:
+            self.on_whole()
 
     # --- what the client calls ---
 
@@ -203,11 +209,14 @@ class Reply:
                 raise UpstreamBroken(f"its answer is over {max_bytes} bytes", RETRY_AFTER)
         return bytes(parts)
 
-    def close(self) -> None:
-        """Give the connection back if the answer was read to its end, else cut it."""
+    def close(self, *, ends_soon: bool = False) -> None:
+        """Give the connection back if the answer was read to its end, else cut it.
+
+        ends_soon  all that matters was read, and the rest may come in a moment
+        """
         if self._is_open:
             self._is_open = False
-            self._client.give_back(self._connection)
+            self._client.give_back(self._connection, ends_soon=ends_soon)
 
 
 class HttpClient:
@@ -237,11 +246,21 @@ class HttpClient:
                 # Closed while it was idle: the server has not seen the request.
         return await self._ask(await self._connect(connect_s), data)
 
-    def give_back(self, connection: Connection) -> None:
+    def give_back(self, connection: Connection, *, ends_soon: bool = False) -> None:
         """An answer has ended, or nobody wants the rest of it."""
+        loop = asyncio.get_running_loop()
         if connection.may_stay:
-            connection.idle_since = asyncio.get_running_loop().time()
+            connection.idle_since = loop.time()
             self._idle.append(connection)
+        elif ends_soon and connection.is_usable:
+            timer = loop.call_later(END_S, connection.cut)
+
+            def whole() -> None:
+                timer.cancel()
+                connection.on_whole = None
+                loop.call_soon(self.give_back, connection)
+
+            connection.on_whole = whole
         else:
             connection.cut()
 

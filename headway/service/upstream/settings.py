@@ -9,6 +9,8 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from headway.core.base.errors import InvalidSetting
+from headway.core.route.breaker import BreakerSettings
+from headway.core.route.retry import RetrySettings
 
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
 HEADER_VALUE = re.compile(r"[\t\x20-\x7e]{0,4096}")
@@ -83,7 +85,8 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     max_concurrent: int = 256  # requests at one replica
     max_waiting: int = 256  # requests that wait here for a replica with room
     max_skew: int = 2  # most requests that a warm replica may have more than the idlest
-    retry_share: float = 0.2  # retries over requests, beside a few that are always allowed
+    retries: RetrySettings = RetrySettings()
+    breaker: BreakerSettings = BreakerSettings()
     modalities: tuple[Modality, ...] = ()  # beside text
     remote_media: bool = False  # let the upstream fetch URLs that clients name
     context_length: int | None = None  # tokens; shown in /v1/models
@@ -239,7 +242,7 @@ def _check_numbers(settings: UpstreamSettings, where: str) -> None:
     for name, value in positive.items():
         if not 0 < value <= 1e12:
             raise InvalidSetting(f"{where}.{name}", f"must be above 0, got {value:g}")
-    for name in ("max_waiting", "max_skew", "retry_share", "stop_timeout"):
+    for name in ("max_waiting", "max_skew", "stop_timeout"):
         if not 0 <= getattr(settings, name) <= 1e12:
             raise InvalidSetting(f"{where}.{name}", f"must be 0 or more, got {getattr(settings, name):g}")
 
