@@ -8,7 +8,8 @@ A test fails while one of them differs from what this would write.
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from headway.app.options import OPTIONS, Option
+from headway.app.option import Option
+from headway.app.options import OPTIONS
 from headway.app.settings import default_of
 from headway.core.base.metrics import CATALOGUE
 from headway.core.fleet.metrics import FLEET_CATALOGUE

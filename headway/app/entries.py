@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from headway.app.document import Document
-from headway.app.options import BY_KEY, OF_A_MODEL, Option, Value
+from headway.app.option import Option, Value
+from headway.app.options import BY_KEY, OF_A_MODEL
 from headway.core.base.errors import InvalidSetting
 
 Values = dict[str, Value]

@@ -8,7 +8,8 @@ import msgspec
 
 from headway.app.document import Document, read_document
 from headway.app.entries import MODELS, Values, did_you_mean, entries_of, entry_of_text, read_option
-from headway.app.options import BY_KEY, BY_VARIABLE, Option, Value
+from headway.app.option import Option, Value
+from headway.app.options import BY_KEY, BY_VARIABLE
 from headway.compute.cpu.settings import CpuChoices
 from headway.compute.gpu.runner.settings import ExecutorSettings
 from headway.core.base.errors import InvalidSetting

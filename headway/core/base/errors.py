@@ -11,6 +11,7 @@ HeadwayError
 │   │   └── ModelNotFound       404, code model_not_found
 │   ├── MethodNotAllowed        405
 │   ├── SlowBody                408
+│   ├── ClientSilent            408, it had promised heartbeats
 │   ├── BodyTooLarge            413
 │   ├── UnsupportedMedia        415
 │   └── RateLimited             429, carries retry_after_s
@@ -115,6 +116,13 @@ class SlowBody(ClientError):
 
     http_status = 408
     code = "request_timeout"
+
+
+class ClientSilent(ClientError):
+    """The client had promised to beat and did not: its request was ended."""
+
+    http_status = 408
+    code = "client_silent"
 
 
 class BodyTooLarge(ClientError):

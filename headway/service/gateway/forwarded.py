@@ -108,7 +108,7 @@ class Outlet:
 
 
 def call_of(
-    exchange: Exchange, endpoint: str, request: ForwardedRequest, head: AnswerHead, route: Route
+    exchange: Exchange, endpoint: str, request: ForwardedRequest, head: AnswerHead, route: Route | None
 ) -> Call:
     """The request as the upstream's forwarder takes it."""
     limits = request.asker.tenant.limits
@@ -124,6 +124,6 @@ def call_of(
             is_native=TARGETS[endpoint].is_native,
         ),
         passed=passed_headers({name: exchange.header(name) for name in PASSED}),
-        bound=route.max_tokens,
+        bound=None if route is None else route.max_tokens,
         counts_exactly=limits.tokens_per_minute is not None or limits.monthly_budget is not None,
     )

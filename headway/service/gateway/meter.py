@@ -7,6 +7,7 @@ from headway.core.base import metrics
 from headway.core.base.clock import Clock
 from headway.core.base.errors import (
     ClientError,
+    ClientSilent,
     DeadlineUnmeetable,
     HeadwayError,
     QueueFull,
@@ -39,6 +40,7 @@ FINISHED_REASONS: Mapping[FinishReason, str] = {
 }
 OUTCOMES: Sequence[tuple[type[HeadwayError], Outcome]] = (
     (Unauthorized, Outcome.UNAUTHORIZED),
+    (ClientSilent, Outcome.CANCELLED),
     (ClientError, Outcome.INVALID),
     (QueueFull, Outcome.REJECTED_QUEUE_FULL),
     (DeadlineUnmeetable, Outcome.REJECTED_DEADLINE),

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,10 +26,12 @@ from headway.service.gateway.encode import off_loop
 from headway.service.gateway.flights import Flights
 from headway.service.gateway.forwarded import PARSERS, Outlet, ServedUpstream, call_of
 from headway.service.gateway.generate import GENERATORS, Generator, Request
+from headway.service.gateway.heartbeat import PATH as BEAT_PATH
+from headway.service.gateway.heartbeat import Beats
 from headway.service.gateway.http import ClientGone, Exchange, Header, Receive, Scope, Send
 from headway.service.gateway.journey import Books, Journey
 from headway.service.gateway.meter import Meter
-from headway.service.gateway.models import Models
+from headway.service.gateway.models import AnyServed, Models
 from headway.service.gateway.pages import Condition, Page, Pages
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.gateway.stream import SseStream
@@ -38,11 +40,11 @@ from headway.service.openai.errors import HIDDEN, public, to_response
 from headway.service.openai.forwarded import ForwardedRequest, model_of
 from headway.service.openai.limits import ApiLimits
 from headway.service.openai.responses import Answer, AnswerHead
-from headway.service.openai.schema import Asker, ChatRequest, CompletionRequest
+from headway.service.openai.schema import Asker
 
 log = logging.getLogger(__name__)
 
-AnyRequest = TypeVar("AnyRequest", ChatRequest, CompletionRequest, ForwardedRequest)
+AnyRequest = Request | ForwardedRequest
 READS = frozenset({"GET", "HEAD"})
 PROTECTED = "/v1/"
 
@@ -74,6 +76,7 @@ class Gateway:
         has_promises = bool(settings.tenant or settings.slo_ttft)
         self._targets = read_targets(settings.slo_ttft) if has_promises else {}
         self._flights = Flights()
+        self._beats = Beats(parts.clock, Seconds(settings.heartbeat_timeout))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI connection: an HTTP request, from its header to the end of its answer."""
@@ -86,6 +89,8 @@ class Gateway:
                 await self._generate(exchange, generator)
             elif tokens is not None and exchange.method == "POST":
                 await self._tell(exchange, tokens)
+            elif exchange.method == "POST" and BEAT_PATH.fullmatch(exchange.path):
+                await self._answer_page(exchange, self._beaten(exchange))
             else:
                 await self._show(exchange, takes_post=bool(generator or tokens))
         except ClientGone:
@@ -129,6 +134,9 @@ class Gateway:
 
         await self._answer_page(exchange, told())
 
+    async def _beaten(self, exchange: Exchange) -> Page:
+        return self._beats.beat(exchange, self._keys.check(exchange.headers("authorization")))
+
     async def _answer_page(self, exchange: Exchange, page: Awaitable[Page]) -> None:
         """Send a page that is whole, or why there is none."""
         try:
@@ -171,6 +179,23 @@ class Gateway:
         served = parts.models.find(request.model)
         route = Route(asked=request.model or "", model=served.name)
         journey.routed(route, served.meter, request.asker.slo_class)
+        with self._beats.watched(exchange, principal) as beside:
+            if request.stream:
+                beside.append(stream.keep_alive)
+            relayed = self._relayed(exchange, generator, request, served, stream, journey)
+            await self._flights.run(exchange, relayed, *(each() for each in beside))
+
+    async def _relayed(
+        self,
+        exchange: Exchange,
+        generator: Generator,
+        request: AnyRequest,
+        served: AnyServed,
+        stream: SseStream,
+        journey: Journey,
+    ) -> None:
+        """Through the model's pool, and every event to the client."""
+        parts = self._parts
         if request.unknown_fields:
             served.meter.exporter.add(metrics.UNKNOWN_FIELDS, len(request.unknown_fields))
         head = AnswerHead(
@@ -179,18 +204,15 @@ class Gateway:
             model=request.model or served.name,
             system_fingerprint=parts.fingerprint,
         )
-        beside = stream.keep_alive() if request.stream else None
         if isinstance(served, ServedUpstream):
-            assert isinstance(request, ForwardedRequest), "only an engine checks it whole"
-            call = call_of(exchange, generator.name, request, head, route)
-            outlet = Outlet(exchange, stream, journey)
-            forwarded = served.forwarder.run(call, outlet, journey)
-            return await self._flights.run(exchange, forwarded, beside)
+            assert isinstance(request, ForwardedRequest), "only an engine of ours checks it whole"
+            call = call_of(exchange, generator.name, request, head, journey.route)
+            return await served.forwarder.run(call, Outlet(exchange, stream, journey), journey)
         if isinstance(request, ForwardedRequest):  # its route led to an engine of ours after all
             request = self._checked(generator, request, exchange)
         sink = _Sink(exchange, stream if request.stream else None, journey)
         tokenizer = served.encoder.tokenizer
-        relayed = served.relay.run(
+        await served.relay.run(
             exchange.id,
             request,
             served.directory.facts,
@@ -198,14 +220,13 @@ class Gateway:
             sink.take,
             journey,
         )
-        await self._flights.run(exchange, relayed, beside)
 
-    async def _read(self, exchange: Exchange, generator: Generator) -> Request | ForwardedRequest:
+    async def _read(self, exchange: Exchange, generator: Generator) -> AnyRequest:
         settings, limits = self._parts.settings, self._parts.api_limits
         body = await exchange.body(settings.max_body_bytes, settings.body_timeout)
         query, models = _query_of(exchange), self._parts.models
 
-        def parsed() -> Request | ForwardedRequest:
+        def parsed() -> AnyRequest:
             if not models.has_upstreams or models.is_own(model_of(body, query)):
                 return generator.parse(body, query, limits)
             return PARSERS[generator.name](body, query, limits)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.app.options import OPTIONS, Option
+from headway.app.option import Option
+from headway.app.options import OPTIONS
 from headway.app.readers import size, size_or_none, switch
 from headway.app.settings import STRUCTS, Settings, default_of, merge
 from headway.core.base.errors import InvalidSetting
