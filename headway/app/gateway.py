@@ -19,13 +19,20 @@ from headway.app.fleet import OpenedModel, about, check_names, fitted, opened
 from headway.app.model_source import locate
 from headway.app.settings import Settings
 from headway.app.settle import give_back
+from headway.app.upstreams import OpenedUpstream, check_upstream_names, open_upstreams
 from headway.core.base.errors import StartError
 from headway.core.messages.health import LoadProgress, ReplicaHello, StepReport
 from headway.core.text.tokenizer import Tokenizer
 from headway.service.control.memory import available_bytes
 from headway.service.control.pool import ModelPool
 from headway.service.control.supervise import Observers, Supervisor
-from headway.service.gateway.assemble import Assembled, GatewayNeeds, ModelNeeds, assemble
+from headway.service.gateway.assemble import (
+    Assembled,
+    GatewayNeeds,
+    ModelNeeds,
+    UpstreamNeeds,
+    assemble,
+)
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.gauges import EngineTotals
 from headway.service.gateway.lifecycle import CLOSE_S, HttpServer, StopSignals, bind, url_of
@@ -53,6 +60,7 @@ class Opened(NamedTuple):
     listener: socket.socket
     models: list[OpenedModel]
     progress: ConsoleProgress
+    upstreams: list[OpenedUpstream]
 
 
 def serve(models: Sequence[Settings]) -> int:
@@ -69,7 +77,10 @@ def serve(models: Sequence[Settings]) -> int:
     listener = bind(settings.gateway)
     progress = ConsoleProgress()
     try:
-        found = Opened(settings, listener, open_all(models, progress), progress)
+        upstreams = open_upstreams(models)
+        own = open_all([each for each in models if each.upstream is None], progress)
+        check_upstream_names(own, upstreams)
+        found = Opened(settings, listener, own, progress, upstreams)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(found))
     finally:
@@ -106,8 +117,16 @@ def fit_connections(settings: GatewaySettings) -> GatewaySettings:
     return msgspec.structs.replace(settings, max_connections=most)
 
 
-def banner(url: str, models: Sequence[tuple[str, ReplicaHello | None]], took_s: float) -> str:
-    """What a person needs to know once everything answers; no hello: not loaded yet."""
+def banner(
+    url: str,
+    models: Sequence[tuple[str, ReplicaHello | None]],
+    took_s: float,
+    others: Sequence[tuple[str, str]] = (),
+) -> str:
+    """What a person needs to know once everything answers; no hello: not loaded yet.
+
+    others  models behind other servers, and how those are
+    """
     lines = [f"\nHeadway {__version__} is ready after {took_s:.1f} s", f"  URL         {url}"]
     for name, hello in models:
         if hello is None:
@@ -118,6 +137,7 @@ def banner(url: str, models: Sequence[tuple[str, ReplicaHello | None]], took_s: 
             f"  context     {hello.max_model_len} tokens",
             f"  KV cache    {hello.num_blocks * hello.block_size} tokens",
         ]
+    lines += [f"  model       {name} ({told})" for name, told in others]
     return (
         "\n".join(lines) + f"\n\nTry it:\n"
         f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d "
@@ -132,7 +152,7 @@ async def _run(opened: Opened) -> int:
 async def _tick(models: Models) -> None:
     while True:
         for served in models.all:
-            served.gauges.tick()
+            served.tick()
         await asyncio.sleep(TICK_S)
 
 
@@ -182,6 +202,7 @@ class _Process:
         self._signals = StopSignals()
         self._clock = SystemClock()
         self._engines = [_Engine(each, self._clock, opened.progress) for each in opened.models]
+        self._upstreams = [each.pool(self._clock) for each in opened.upstreams]
 
     async def run(self) -> int:
         """Start, serve, end; raises StartError when the file is unfit or the engine's first
@@ -190,6 +211,8 @@ class _Process:
         self._signals.install()
         for engine in self._engines:
             engine.pool.start()
+        for pool in self._upstreams:
+            pool.start()
         try:
             # The engines' processes start meanwhile; the thread leaves the loop to them.
             encoders = await asyncio.to_thread(self._make_encoders)
@@ -220,7 +243,10 @@ class _Process:
 
     async def _wait_ready(self) -> None:
         """Wait for all that is loaded at start; raises the first StartError."""
-        await asyncio.gather(*(engine.wait_ready() for engine in self._engines))
+        await asyncio.gather(
+            *(engine.wait_ready() for engine in self._engines),
+            *(pool.wait_probed() for pool in self._upstreams),
+        )
 
     async def _first_of(self, work: Coroutine[Any, Any, object], http: asyncio.Task[None]) -> bool:
         """Do the work unless a signal comes first; False when it did. Raises what fails."""
@@ -255,7 +281,10 @@ class _Process:
 
     async def _end_engines(self) -> None:
         """No child is left after this: what does not stop in time is killed on the way out."""
-        stopping = asyncio.gather(*(engine.pool.stop() for engine in self._engines))
+        stopping = asyncio.gather(
+            *(engine.pool.stop() for engine in self._engines),
+            *(pool.stop() for pool in self._upstreams),
+        )
         insisted = asyncio.ensure_future(self._signals.insisted.wait())
         await asyncio.wait((stopping, insisted), return_when=asyncio.FIRST_COMPLETED)
         insisted.cancel()
@@ -279,7 +308,7 @@ class _Process:
 
     def _assemble(self, encoders: Sequence[Encoder]) -> Assembled:
         settings, created = self._opened.settings, int(time.time())
-        models = [
+        models: list[ModelNeeds | UpstreamNeeds] = [
             ModelNeeds(
                 model=ServedModel(
                     names=model.names,
@@ -297,6 +326,8 @@ class _Process:
                 self._opened.models, self._engines, encoders, strict=True
             )
         ]
+        for opened, pool in zip(self._opened.upstreams, self._upstreams, strict=True):
+            models.insert(opened.index, UpstreamNeeds(pool, created))
         return assemble(
             GatewayNeeds(
                 settings=settings.gateway,
@@ -311,5 +342,6 @@ class _Process:
     def _show_ready(self) -> None:
         self._opened.progress.close()
         models = [(engine.model.name, engine.pool.view().hello) for engine in self._engines]
+        others = [(each.settings.names[0], each.told()) for each in self._upstreams]
         took_s = time.monotonic() - self._began
-        print(banner(url_of(self._opened.listener), models, took_s), flush=True)
+        print(banner(url_of(self._opened.listener), models, took_s, others), flush=True)

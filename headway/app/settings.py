@@ -7,7 +7,15 @@ from pathlib import Path
 import msgspec
 
 from headway.app.document import Document, read_document
-from headway.app.entries import MODELS, Values, did_you_mean, entries_of, entry_of_text, read_option
+from headway.app.entries import (
+    MODELS,
+    UPSTREAM,
+    Values,
+    did_you_mean,
+    entries_of,
+    entry_of_text,
+    read_option,
+)
 from headway.app.option import Option, Value
 from headway.app.options import BY_KEY, BY_VARIABLE
 from headway.compute.cpu.settings import CpuChoices
@@ -19,6 +27,7 @@ from headway.core.fleet.residency import ResidencySettings
 from headway.service.control.health import SupervisorSettings
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.openai.limits import ApiLimits
+from headway.service.upstream.settings import UpstreamSettings
 from headway.service.wire.spec import ReplicaSpec
 
 # Kubernetes puts such variables into every pod beside a service named "headway".
@@ -44,6 +53,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     gateway: GatewaySettings = GatewaySettings()
     limits: ApiLimits = ApiLimits()
     supervisor: SupervisorSettings = SupervisorSettings()
+    upstream: UpstreamSettings | None = None  # other servers answer for this model, and no engine
 
 
 STRUCTS: Mapping[str, type[msgspec.Struct]] = {
@@ -125,9 +135,12 @@ def default_of(option: Option) -> object:
     return getattr(STRUCTS[option.section](), option.field)
 
 
-def _build(values: Mapping[str, Value]) -> Settings:
-    parts: dict[str, dict[str, Value]] = {section: {} for section in STRUCTS}
+def _build(values: Values) -> Settings:
+    parts: dict[str, dict[str, object]] = {section: {} for section in STRUCTS}
     for key, value in values.items():
+        if key == UPSTREAM:
+            parts[""][UPSTREAM] = value
+            continue
         option = BY_KEY[key]
         parts[option.section][option.field] = value
     sections = {name: msgspec.convert(parts[name], kind) for name, kind in STRUCTS.items() if name}

@@ -98,6 +98,15 @@ class UpstreamPool:
         for replica in self.replicas:
             replica.client.close()
 
+    async def wait_probed(self) -> None:
+        """Wait until each replica was asked once how it is, whatever it said."""
+        await asyncio.gather(*(each.was_probed.wait() for each in self.replicas))
+
+    def told(self) -> str:
+        """How its servers are, for people."""
+        up = sum(1 for each in self.replicas if each.is_healthy)
+        return f"{up} of {len(self.replicas)} servers answer, {self.settings.kind}"
+
     def view(self) -> ReplicaView:
         """The pool as one replica: ready while any of its servers is."""
         now = self._clock.now()

@@ -26,6 +26,7 @@ class UpstreamReplica:
         self.is_healthy: bool | None = None  # None: no probe has ended yet
         self.reason = "not asked yet"
         self.context_length: int | None = None  # as it told, where it tells
+        self.was_probed = asyncio.Event()
         self._failed_probes = 0
         self._others = 0  # requests that it had of others when it last told
         self._leases: set[Lease] = set()
@@ -58,6 +59,7 @@ class UpstreamReplica:
     def probed(self, problem: str, now: Seconds) -> bool:
         """A probe has ended, with a problem or with ""; whether its health changed."""
         before = self.is_healthy
+        self.was_probed.set()
         if not problem:
             self._failed_probes = 0
             self.is_healthy, self.reason = True, "ready"
