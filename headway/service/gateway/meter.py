@@ -14,6 +14,7 @@ from headway.core.base.errors import (
     ReplicaNotReady,
     ShuttingDown,
     Unauthorized,
+    UpstreamBusy,
 )
 from headway.core.base.metrics import Outcome
 from headway.core.base.units import Seconds
@@ -43,6 +44,7 @@ OUTCOMES: Sequence[tuple[type[HeadwayError], Outcome]] = (
     (ClientSilent, Outcome.CANCELLED),
     (ClientError, Outcome.INVALID),
     (QueueFull, Outcome.REJECTED_QUEUE_FULL),
+    (UpstreamBusy, Outcome.REJECTED_QUEUE_FULL),
     (DeadlineUnmeetable, Outcome.REJECTED_DEADLINE),
     (ShuttingDown, Outcome.REJECTED_SHUTTING_DOWN),
     (ReplicaNotReady, Outcome.REJECTED_NOT_READY),
