@@ -327,7 +327,7 @@ class _Process:
             )
         ]
         for opened, pool in zip(self._opened.upstreams, self._upstreams, strict=True):
-            models.insert(opened.index, UpstreamNeeds(pool, created))
+            models.insert(opened.place, UpstreamNeeds(pool, created))
         return assemble(
             GatewayNeeds(
                 settings=settings.gateway,

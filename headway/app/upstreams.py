@@ -17,7 +17,7 @@ from headway.service.upstream.settings import UpstreamSettings, read_key
 class OpenedUpstream(NamedTuple):
     """One model, ready to be sent to."""
 
-    index: int  # its place among all models: the first is the default
+    place: int  # among all models: the first is the default
     settings: UpstreamSettings
     key: str | None
     tls: ssl.SSLContext | None
@@ -43,7 +43,7 @@ def check_upstream_names(own: Sequence[OpenedModel], others: Sequence[OpenedUpst
         for name in each.settings.names:
             if name in taken:
                 raise InvalidSetting(
-                    f"models[{each.index}].upstream.name",
+                    f"models[{each.place}].upstream.name",
                     f"{name!r} is a name of another model too; give each its own",
                 )
         taken |= set(each.settings.names)

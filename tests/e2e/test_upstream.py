@@ -21,9 +21,7 @@ models:
 
 
 @pytest.fixture(params=["headway", "openai"])
-def front(
-    request: pytest.FixtureRequest, server: Server, tmp_path: Path
-) -> Iterator[Server]:
+def front(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> Iterator[Server]:
     """A gateway without an engine, in front of the shared server."""
     model = server.client.get("/v1/models").json()["data"][0]["id"]
     config = tmp_path / "headway.yaml"

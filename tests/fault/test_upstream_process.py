@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
 from headway.service.observe.clock import SystemClock
 from headway.service.upstream.pool import UpstreamPool
 from headway.service.upstream.settings import UpstreamSettings

@@ -1,6 +1,7 @@
 """Which replica of another's server gets a request: least load, and warmth within bounds."""
 
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import NamedTuple
 from zlib import crc32
 
@@ -58,4 +59,5 @@ def choose(
 
 def _rank(name: str, seed: int) -> int:
     """Highest random weight: each text has an order of its own over the replicas."""
-    return crc32(f"{seed}|{name}".encode())
+    digest = blake2b(f"{seed}|{name}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")

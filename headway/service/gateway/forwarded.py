@@ -7,7 +7,7 @@ import msgspec
 
 from headway.core.base.metrics import Outcome
 from headway.core.messages.record import Route
-from headway.core.route.admit import Admitter, AdmitLimits
+from headway.core.route.admit import AdmitLimits, Admitter
 from headway.service.gateway.http import Exchange
 from headway.service.gateway.journey import Journey
 from headway.service.gateway.meter import Meter
@@ -108,7 +108,11 @@ class Outlet:
 
 
 def call_of(
-    exchange: Exchange, endpoint: str, request: ForwardedRequest, head: AnswerHead, route: Route | None
+    exchange: Exchange,
+    endpoint: str,
+    request: ForwardedRequest,
+    head: AnswerHead,
+    route: Route | None,
 ) -> Call:
     """The request as the upstream's forwarder takes it."""
     limits = request.asker.tenant.limits

@@ -81,6 +81,7 @@ class Journey:
         self._books = books
         self._claim: Claim | None = None
         self._is_closed = False
+        self._replica = ""
         self._began = books.wall_clock()
 
     @property
@@ -127,6 +128,7 @@ class Journey:
 
         prompt_tokens  an estimate, until the answer tells their number
         """
+        self._replica = replica
         self.meter.forwarded(self.id, prompt_tokens)
 
     def saw(self, event: Event) -> None:
@@ -168,6 +170,7 @@ class Journey:
             tenant=tenant.name,
             key_id=self.principal.key_id,
             route=self.route,
+            replica=self._replica,
             began=self._began,
             took_s=self._books.wall_clock() - self._began,
             outcome=outcome.value,

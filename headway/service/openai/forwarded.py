@@ -258,7 +258,7 @@ def _texts(content: object) -> Iterator[bytes]:
 
 
 def _name(fields: Mapping[str, Any], name: str, limits: ApiLimits) -> str | None:
-    text = _typed(fields, name, str)
+    text: str | None = _typed(fields, name, str)
     if text is not None and len(text) > limits.max_name_chars:
         raise InvalidRequest(
             f"'{name}' has {len(text)} characters; at most {limits.max_name_chars} are accepted.",
@@ -282,7 +282,5 @@ def _typed(fields: Mapping[str, Any], name: str, kind: type) -> Any:
     value = fields.get(name)
     if value is not None and not isinstance(value, kind):
         words = {str: "a string", bool: "true or false", dict: "an object"}
-        raise InvalidRequest(
-            f"'{name}' must be {words[kind]}, got {describe(value)}.", param=name
-        )
+        raise InvalidRequest(f"'{name}' must be {words[kind]}, got {describe(value)}.", param=name)
     return value

@@ -90,9 +90,7 @@ class Attempt:
         """The end of a streamed answer; raises UpstreamBroken where it came too early."""
         assert self._answer is not None, "nothing was streamed"
         data, ended = self._answer.last(created)
-        return data, Finished(
-            request_id=self._request_id, reason=ended.reason, usage=ended.usage
-        )
+        return data, Finished(request_id=self._request_id, reason=ended.reason, usage=ended.usage)
 
     def close(self) -> None:
         """The connection is used again if all was read, else cut."""
@@ -107,9 +105,8 @@ class Attempt:
         self._reply = reply
         if reply.status != OK:
             told = await _or_nothing(reply)
-            hidden = ((self._settings.upstream_model, self._shown.model),)
-            if self._settings.upstream_model == self._shown.model:
-                hidden = ()
+            own, shown = self._settings.upstream_model, self._shown.model
+            hidden = () if own == shown else ((own, shown),)
             raise Refused(refusal_of(reply.status, reply.headers, told, hidden))
         if reply.headers.get("content-encoding", "identity") != "identity":
             raise UpstreamBroken("the upstream compresses its answers unasked", RETRY_AFTER)

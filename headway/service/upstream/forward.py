@@ -266,10 +266,10 @@ class Forwarder:
                     return counted
         return max(1, request.prompt_bytes() // BYTES_PER_TOKEN)
 
+
 def _refusal(failed: Refused | HeadwayError) -> Refusal:
     """What a failed try means; an error event may be the request's own fault."""
     if isinstance(failed, Refused):
         return failed.refusal
     is_theirs = isinstance(failed, UpstreamError)
     return Refusal(failed, is_theirs, is_theirs, failed.message if is_theirs else "")
-

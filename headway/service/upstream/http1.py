@@ -9,7 +9,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import httptools
 
@@ -60,8 +60,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """There it is."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the answer."""
@@ -79,7 +78,8 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Closed cleanly: the end of an answer that told no length, else of one that is cut."""
         head = self._head
-        if head is not None and head.done() and not head.exception() and not self._has_length():
+        has_head = head is not None and head.done() and not head.cancelled()
+        if has_head and self._lost is None and not self._has_length():
             self._is_whole = True
             self._wake.set()
         return False
@@ -101,6 +101,9 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """The header is whole."""
         status = self._parser.get_status_code()
+        if self._is_whole:
+            self._fail("it sent two answers to one request")
+            return
         self._num_bytes = 0
         if status >= FIRST_FINAL and self._head is not None and not self._head.done():
             self._head.set_result(Head(status, self._headers))
@@ -108,7 +111,7 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
-        if self.on_whole is not None:
+        if self._is_whole or self.on_whole is not None:
             return
         self._pieces.append(body)
         self._num_bytes += len(body)
@@ -120,10 +123,10 @@ class Connection(asyncio.Protocol):
         """The answer is whole, unless it only announced another one."""
         if self._parser.get_status_code() < FIRST_FINAL:
             return
-        if self._is_whole:
-            self._fail("it sent two answers to one request")
         self._is_whole = True
         self._wake.set()
+        if not self._parser.should_keep_alive():  # told only here: the parser then starts anew
+            self.cut()
         if self.on_whole is not None:
             self.on_whole()
 
@@ -138,13 +141,14 @@ class Connection(asyncio.Protocol):
     @property
     def may_stay(self) -> bool:
         """Whether the answer has ended in a way that leaves the connection usable."""
-        return self._is_whole and self.is_usable and self._parser.should_keep_alive()
+        return self._is_whole and self.is_usable
 
     async def ask(self, data: bytes) -> Head:
         """Send a request; the header of its answer. Raises UpstreamBroken."""
         assert self._transport is not None
         self._parser = httptools.HttpResponseParser(self)
         self._headers, self._num_bytes = {}, 0
+        self._pieces.clear()
         self._is_whole = self.has_read = False
         self._wake.clear()
         self._head = asyncio.get_running_loop().create_future()

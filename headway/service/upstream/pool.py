@@ -56,11 +56,11 @@ class _Ticket:
 class UpstreamPool:
     """All replicas of one model; all methods belong to the event loop.
 
-        pool = UpstreamPool(settings, key, None, clock)
-        pool.start()
-        with await pool.lease(Wish(), ()) as lease:
-            ...
-        await pool.stop()
+    pool = UpstreamPool(settings, key, None, clock)
+    pool.start()
+    with await pool.lease(Wish(), ()) as lease:
+        ...
+    await pool.stop()
     """
 
     def __init__(
@@ -254,9 +254,7 @@ class UpstreamPool:
         self._call_next()
 
 
-def _replica(
-    url: str, settings: UpstreamSettings, tls: ssl.SSLContext | None
-) -> UpstreamReplica:
+def _replica(url: str, settings: UpstreamSettings, tls: ssl.SSLContext | None) -> UpstreamReplica:
     endpoint = Endpoint.of(url)
     client = HttpClient(endpoint, tls if endpoint.is_tls else None)
     return UpstreamReplica(endpoint, client, settings.breaker)

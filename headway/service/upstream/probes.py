@@ -30,7 +30,9 @@ class Prober:
         path = self._settings.probe_path
         models = f"{replica.endpoint.api}/models"
         try:
-            status, _ = await self._get(replica, models if path is None else self._at(replica, path))
+            status, _ = await self._get(
+                replica, models if path is None else self._at(replica, path)
+            )
         except HeadwayError as error:
             return error.message
         if status == 200:

@@ -244,7 +244,9 @@ def _check_numbers(settings: UpstreamSettings, where: str) -> None:
             raise InvalidSetting(f"{where}.{name}", f"must be above 0, got {value:g}")
     for name in ("max_waiting", "max_skew", "stop_timeout"):
         if not 0 <= getattr(settings, name) <= 1e12:
-            raise InvalidSetting(f"{where}.{name}", f"must be 0 or more, got {getattr(settings, name):g}")
+            raise InvalidSetting(
+                f"{where}.{name}", f"must be 0 or more, got {getattr(settings, name):g}"
+            )
 
 
 def _floats(timeouts: Timeouts) -> Iterable[tuple[str, float]]:

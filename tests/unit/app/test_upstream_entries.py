@@ -37,7 +37,7 @@ def test_an_entry_with_upstream_is_a_model_like_any_other(tmp_path: Path) -> Non
     assert big.upstream.kind is Kind.VLLM
     assert big.upstream.timeouts.first_token == 30
     (opened,) = open_upstreams((small, big))
-    assert (opened.index, opened.key, opened.tls) == (1, None, None)
+    assert (opened.place, opened.key, opened.tls) == (1, None, None)
     assert "big, large: answered by http://a:1, http://b:1 (vllm)" in summary(None, (small, big))
 
 

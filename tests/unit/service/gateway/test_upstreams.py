@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
@@ -260,7 +261,9 @@ def test_gateway_health_03_counts_of_running_requests_come_down_whatever_happens
         async with upstream(script) as one, upstream(script) as two:
             async with front([one, two], timeouts=times, breaker=breaker) as here:
                 kinds = ["busy", "reset", "wrong", "silent", *["well"] * 4]
-                work = [here.chat(kind=kind, stream=i % 2 == 0) for i in range(20) for kind in kinds]
+                work = [
+                    here.chat(kind=kind, stream=i % 2 == 0) for i in range(20) for kind in kinds
+                ]
                 kinds = ["silent", "half"]
                 gone = [leave(here, k, i, (one, two)) for k in kinds for i in range(20)]
                 lowest = [0.0]
@@ -348,17 +351,18 @@ def test_a_refusal_is_told_as_ours_or_as_the_clients(
 
 
 def test_a_redirect_is_never_followed() -> None:
+    urls: list[str] = []
+
     async def script(seen: Seen, pen: Pen) -> None:
-        await pen.answer(307, {}, f"location: {canary.url}/v1/chat/completions")
+        await pen.answer(307, {}, f"location: {urls[0]}/v1/chat/completions")
 
     async def scenario() -> None:
-        nonlocal canary
         async with upstream(hello) as canary, upstream(script) as theirs:
+            urls.append(canary.url)
             async with front([theirs]) as here:
                 assert (await here.chat()).status_code == 502
                 assert canary.num_connections == 0
 
-    canary: Any = None
     run(scenario())
 
 
@@ -490,7 +494,7 @@ def test_security_headers_auth_01_ambiguous_framing_never_reaches_the_upstream(h
             async with asyncio.timeout(10):
                 told = await reader.read()  # to its end: the connection is closed
             assert told.startswith(b"HTTP/1.1 400")
-            assert told.count(b"HTTP/1.1") == 1
+            assert len(re.findall(rb"HTTP/1.1 \d", told)) == 1
             assert theirs.seen == []
             await close(writer)
 

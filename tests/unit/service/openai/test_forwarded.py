@@ -48,7 +48,9 @@ def test_what_the_gateway_uses_is_read() -> None:
     assert found.asked_class is SloClass.INTERNAL
 
 
-@pytest.mark.parametrize("name", ["api_base", "base_url", "extra_headers", "model_list", "priority"])
+@pytest.mark.parametrize(
+    "name", ["api_base", "base_url", "extra_headers", "model_list", "priority"]
+)
 def test_security_headers_auth_01_a_field_that_says_where_to_send_or_whom_to_prefer_stays_here(
     name: str,
 ) -> None:

@@ -23,9 +23,7 @@ def taken(of: StreamedAnswer, *datas: Any) -> tuple[list[Any], int]:
     """Events for the client, and the tokens that were counted."""
     out, count = b"", 0
     for data in datas:
-        text, tokens = of.take(
-            data if isinstance(data, bytes) else json.dumps(data).encode(), NOW
-        )
+        text, tokens = of.take(data if isinstance(data, bytes) else json.dumps(data).encode(), NOW)
         out += text
         count += sum(len(each.token_ids) for each in tokens)
     return events_of(out.decode()), count
