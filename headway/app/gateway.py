@@ -326,8 +326,8 @@ class _Process:
                 self._opened.models, self._engines, encoders, strict=True
             )
         ]
-        for opened, pool in zip(self._opened.upstreams, self._upstreams, strict=True):
-            models.insert(opened.place, UpstreamNeeds(pool, created))
+        for each, other in zip(self._opened.upstreams, self._upstreams, strict=True):
+            models.insert(each.place, UpstreamNeeds(other, created))
         return assemble(
             GatewayNeeds(
                 settings=settings.gateway,

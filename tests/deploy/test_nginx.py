@@ -1,4 +1,4 @@
-"""deploy/nginx.conf under a real nginx: streams leave event by event, and clients that leave end."""
+"""deploy/nginx.conf under a real nginx: streams leave event by event, and who leaves ends."""
 
 import asyncio
 import re

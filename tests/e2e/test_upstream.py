@@ -74,6 +74,7 @@ def test_the_openai_client_works_through_it(front: Server) -> None:
             temperature=0,
             stream=True,
         )
+        assert isinstance(stream, openai.Stream)
         pieces = [each.choices[0].delta.content or "" for each in stream if each.choices]
         assert "".join(pieces) == whole.choices[0].message.content
         with pytest.raises(openai.BadRequestError) as raised:

@@ -1,4 +1,4 @@
-"""An upstream's answer as this gateway's own: other id and model, usage only to who asked for it."""
+"""An upstream's answer as ours: other id and model, usage only to who asked for it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard

@@ -1,4 +1,4 @@
-"""One request through a pool of other servers: sent, tried again elsewhere, answered, ended once."""
+"""One request through a pool of other servers: sent, tried elsewhere, answered, ended once."""
 
 import asyncio
 import logging
