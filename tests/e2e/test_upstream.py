@@ -1,8 +1,9 @@
 """One Headway in front of another, with the built-in model and the real openai client."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import openai
 import psutil
@@ -31,6 +32,12 @@ def front(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> Ite
     assert made.stop() == 0
 
 
+def tokens_of(answer: Mapping[str, Any]) -> tuple[int, int]:
+    """Without those from the cache, which the second of two equal prompts finds warm."""
+    usage = answer["usage"]
+    return usage["prompt_tokens"], usage["completion_tokens"]
+
+
 def test_a_gateway_of_upstreams_alone_starts_no_engine_and_loads_no_model(front: Server) -> None:
     assert front.children() == []
     opened = {each.path for each in psutil.Process(front.process.pid).open_files()}
@@ -41,7 +48,7 @@ def test_a_gateway_of_upstreams_alone_starts_no_engine_and_loads_no_model(front:
 def test_answers_are_the_same_through_both(server: Server, front: Server) -> None:
     direct, through = server.chat("Name a colour."), front.chat("Name a colour.")
     assert through["choices"] == direct["choices"]
-    assert through["usage"] == direct["usage"]
+    assert tokens_of(through) == tokens_of(direct)
     assert through["model"] == "front"
     assert through["id"] != direct["id"]
     path, body = "/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}
@@ -50,7 +57,7 @@ def test_answers_are_the_same_through_both(server: Server, front: Server) -> Non
     two = front.stream(path, **body, **options)
     assert text_of(two) == text_of(one)
     assert finish_reasons(two) == finish_reasons(one)
-    assert two[-1]["usage"] == one[-1]["usage"]
+    assert tokens_of(two[-1]) == tokens_of(one[-1])
     assert front.complete()["choices"] == server.complete()["choices"]
 
 
