@@ -35,7 +35,10 @@ class Late(NamedTuple):
 
 
 LATE: Mapping[str, Late] = {
+    "admin": Late("tenants, keys and the audit log", "headway.app.admin"),
     "config": Late("check a configuration file", "headway.app.config"),
+    "explain": Late("what happened to one request, and why", "headway.app.explain"),
+    "usage": Late("what was used, by whom and when", "headway.app.usage"),
 }
 # Keys of those that `warmup` takes.
 WARMUP_OPTIONS = ("model", "cache_dir", "cpu_isa", "quantization", "kv_cache_dtype")

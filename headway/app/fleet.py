@@ -13,7 +13,10 @@ from headway.core.base.model_card import ModelCard
 from headway.core.base.units import blocks_for
 from headway.core.engine.settings import AUTO, DEFAULT_MEMORY_SHARE, check
 from headway.core.fleet.budget import Need, divide
+from headway.core.route.table import PoolFacts
+from headway.core.route.table import check as check_table
 from headway.service.loaders.model_files import ModelFile
+from headway.service.upstream.settings import UpstreamSettings
 from headway.service.wire.spec import ReplicaSpec
 
 QUANT_SUFFIX = re.compile(r"[.-](I?Q\d\w*|B?F16|F32)$", re.IGNORECASE)
@@ -79,8 +82,11 @@ def about(model: OpenedModel, error: StartError) -> StartError:
     return StartError(f"{model.where}: {error.message}") if model.where else error
 
 
-def check_names(models: Sequence[OpenedModel]) -> None:
-    """Raise InvalidSetting where two models have a name in common."""
+def check_names(models: Sequence[OpenedModel], others: Sequence[UpstreamSettings] = ()) -> None:
+    """Raise InvalidSetting where two models have a name in common.
+
+    others  models that other servers answer for
+    """
     taken: dict[str, str] = {}
     for model in models:
         for name in model.names:
@@ -89,19 +95,39 @@ def check_names(models: Sequence[OpenedModel]) -> None:
                     f"{model.where}: served_model_name",
                     f"{name!r} is a name of {taken[name]} too; give each model its own",
                 )
-        taken |= dict.fromkeys(model.names, model.where)
+        taken |= dict.fromkeys(model.names, model.where or "the model")
+    for other in others:
+        for name in other.names:
+            if name in taken:
+                raise InvalidSetting(
+                    "models: upstream.name",
+                    f"{name!r} is a name of {taken[name]} too; give each model its own",
+                )
+        taken |= dict.fromkeys(other.names, f"another upstream ({other.urls[0]})")
+
+
+def check_routes(
+    routes: RoutesSettings | None,
+    models: Sequence[OpenedModel],
+    others: Sequence[UpstreamSettings] = (),
+) -> None:
+    """Raise InvalidSetting where the routes do not fit the models, and those of other servers."""
+    if routes is not None:
+        pools = [PoolFacts(names=model.names) for model in models]
+        check_table(routes, pools + [PoolFacts(names=other.names) for other in others])
 
 
 def fitted(models: Sequence[OpenedModel], free: int | None) -> None:
-    """Check that several models fit into memory together, and give each its part of it.
+    """Check that several engines fit into memory together, and give each its part of it.
 
     free  bytes that this machine could give; None: unknown, and nothing is checked
 
-    A single model decides for itself once its weights are loaded; models on GPUs do not count.
+    A single engine decides for itself once its weights are loaded; models on GPUs do not count.
     Raises InvalidSetting and NotEnoughMemory.
     """
     here = [model for model in models if model.settings.executor.device == "cpu"]
-    if len(models) < 2 or not here or free is None:
+    count = sum(model.settings.pool.replicas for model in models)
+    if count < 2 or not here or free is None:
         return
     for model, kv_bytes in zip(
         here, divide([_need(model) for model in here], free, DEFAULT_MEMORY_SHARE), strict=True
@@ -133,7 +159,8 @@ def _need(model: OpenedModel) -> Need:
     block = card.kv_bytes_per_token(_bytes_per_value(model)) * engine.block_size
     full = blocks_for(model.context_length, engine.block_size)
     return Need(
-        where=model.where,
+        where=model.where or f"--replicas {model.settings.pool.replicas}",
+        replicas=model.settings.pool.replicas,
         weights=model.weight_bytes,
         kv_asked=engine.kv_cache_memory_bytes,
         kv_host=engine.kv_host_memory_bytes,

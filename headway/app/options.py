@@ -77,8 +77,8 @@ OPTIONS: tuple[Option, ...] = (
         "threads",
         "executor",
         whole(1, 4096),
-        "Threads that compute",
-        default="one a core that this process may use",
+        "Threads that compute, in each replica",
+        default="one a core that this process may use, divided among the replicas",
     ),
     Option(
         "cpu-isa",
@@ -217,6 +217,20 @@ OPTIONS: tuple[Option, ...] = (
         "s",
         default="60 where the model is loaded on demand, else 0",
     ),
+    Option(
+        "replicas",
+        "pool",
+        whole(1, 64),
+        "Engine processes that serve the model together, each with its weights and KV cache",
+    ),
+    Option(
+        "failover-wait",
+        "pool",
+        seconds(0),
+        "Longest wait of a request whose replica died for another one to go on at",
+        "s",
+        target="failover_wait_s",
+    ),
     *SERVER_OPTIONS,
 )
 SECTIONS: Mapping[str, str] = {
@@ -225,15 +239,19 @@ SECTIONS: Mapping[str, str] = {
     "cpu": "CPU executor",
     "engine": "Engine",
     "residency": "Loading and unloading",
+    "pool": "Replicas",
     "gateway": "HTTP server",
     "limits": "Limits of one request",
+    "rate_limits": "Limits of tenants",
     "supervisor": "Supervision of the engine process",
+    "store": "Database",
+    "ledger": "Ledger",
 }
 # What each of several models may say for itself; the rest belongs to the server.
 OF_A_MODEL = frozenset(
     option.key
     for option in OPTIONS
-    if option.section in {"executor", "cpu", "engine", "residency"}
+    if option.section in {"executor", "cpu", "engine", "residency", "pool"}
     or option.key in {"model", "served_model_name", "executor"}
 )
 BY_KEY = {option.key: option for option in OPTIONS}

@@ -1,7 +1,7 @@
 """Options of the server around the engines: HTTP, keys, limits of one request, supervision."""
 
 from headway.app.option import Option
-from headway.app.readers import seconds, secrets, size, targets, tenants, text, whole
+from headway.app.readers import address, seconds, secrets, size, targets, tenants, text, whole
 
 SERVER_OPTIONS: tuple[Option, ...] = (
     Option("host", "gateway", text, "Address to listen on; 0.0.0.0 for every IPv4 one"),
@@ -22,6 +22,46 @@ SERVER_OPTIONS: tuple[Option, ...] = (
         "classes are vip, standard and internal",
         default="none: everybody is standard",
         takes_many=True,
+    ),
+    Option(
+        "admin-key",
+        "gateway",
+        secrets,
+        "Keys of the operator for /admin, 16 characters or more; with one, /v1 needs a key too",
+        default="none: no /admin",
+        takes_many=True,
+    ),
+    Option(
+        "admin-listen",
+        "gateway",
+        address,
+        "HOST:PORT on which alone /admin is served",
+        default="where everything else is",
+    ),
+    Option(
+        "database-url",
+        "store",
+        text,
+        "Database of tenants, keys and the ledger: sqlite:///FILE or postgresql://...",
+        default="headway.db in --data-dir; without that, memory",
+    ),
+    Option("data-dir", "store", text, "Folder of what the server keeps", default="none"),
+    Option(
+        "ledger-retention-days",
+        "ledger",
+        whole(1, 36500),
+        "Age at which records of requests are deleted from the database",
+        unit="days",
+        default="none: they are kept",
+        target="retention_days",
+    ),
+    Option(
+        "ledger-spool-bytes",
+        "ledger",
+        size,
+        "Most of the ledger's spool, which grows while the database is away",
+        unit="bytes",
+        target="spool_bytes",
     ),
     Option(
         "slo-ttft",
@@ -102,6 +142,14 @@ SERVER_OPTIONS: tuple[Option, ...] = (
         "Most log-probabilities in one answer, candidates counted (400)",
     ),
     Option("max-name-chars", "limits", whole(1), "Longest model, user, cache_salt (400)"),
+    Option(
+        "redis-url",
+        "rate_limits",
+        text,
+        "Redis where the limits of tenants are counted together with other gateways; "
+        "redis://, rediss:// or unix://",
+        default="none: counted in this process",
+    ),
     Option(
         "stall-timeout",
         "supervisor",

@@ -1,5 +1,6 @@
 """The settings of one server: file, then environment, then flags, merged once and frozen."""
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,14 +25,22 @@ from headway.core.base.errors import InvalidSetting
 from headway.core.base.model_card import ModelCard
 from headway.core.engine.settings import EngineSettings
 from headway.core.fleet.residency import ResidencySettings
+from headway.core.route.table import RoutesSettings
 from headway.service.control.health import SupervisorSettings
+from headway.service.control.replica_set import ReplicaSetSettings
+from headway.service.gateway.jwt_settings import JwtSettings
+from headway.service.gateway.limit_settings import RateLimitSettings
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.openai.limits import ApiLimits
+from headway.service.store.ledger_settings import LedgerSettings
+from headway.service.store.settings import StoreSettings
 from headway.service.upstream.settings import UpstreamSettings
 from headway.service.wire.spec import ReplicaSpec
 
 # Kubernetes puts such variables into every pod beside a service named "headway".
 SERVICE_LINK = re.compile(r"HEADWAY_(.+_)?(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP)(_.*)?)?)")
+JWT = "jwt"  # key of a section in a file
+ROUTES = "routes"  # key of a section in a file
 OTHER_VARIABLES = frozenset({"HEADWAY_CONFIG"})
 OTHER_PREFIXES = ("HEADWAY_TEST_", "HEADWAY_BENCH_")
 
@@ -50,10 +59,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cpu: CpuChoices = CpuChoices()
     engine: EngineSettings = EngineSettings()
     residency: ResidencySettings = ResidencySettings()
+    pool: ReplicaSetSettings = ReplicaSetSettings()
     gateway: GatewaySettings = GatewaySettings()
     limits: ApiLimits = ApiLimits()
+    rate_limits: RateLimitSettings = RateLimitSettings()
     supervisor: SupervisorSettings = SupervisorSettings()
+    store: StoreSettings = StoreSettings()
+    ledger: LedgerSettings = LedgerSettings()
     upstream: UpstreamSettings | None = None  # other servers answer for this model, and no engine
+    jwt: JwtSettings | None = None  # a section of the file
+    routes: RoutesSettings | None = None  # a section of the file
 
 
 STRUCTS: Mapping[str, type[msgspec.Struct]] = {
@@ -62,9 +77,13 @@ STRUCTS: Mapping[str, type[msgspec.Struct]] = {
     "cpu": CpuChoices,
     "engine": EngineSettings,
     "residency": ResidencySettings,
+    "pool": ReplicaSetSettings,
     "gateway": GatewaySettings,
     "limits": ApiLimits,
+    "rate_limits": RateLimitSettings,
     "supervisor": SupervisorSettings,
+    "store": StoreSettings,
+    "ledger": LedgerSettings,
 }
 
 
@@ -103,6 +122,8 @@ def merge_models(
             raise InvalidSetting(
                 document.where("model"), f"stands beside {MODELS}; put it into that list"
             )
+    jwt = document.convert(JWT, JwtSettings) if JWT in content else None
+    routes = document.convert(ROUTES, RoutesSettings) if ROUTES in content else None
     values: Values = {**_from_file(document)}
     values |= _from_environment(environment)
     for key, raw in flags.items():
@@ -117,7 +138,8 @@ def merge_models(
         raise InvalidSetting(
             "served_model_name", "names one model, and there are several; give each its own"
         )
-    return tuple(_build({**values, **entry}) for entry in entries or [{}])
+    trees = [_build({**values, **entry}) for entry in entries or [{}]]
+    return tuple(msgspec.structs.replace(tree, jwt=jwt, routes=routes) for tree in trees)
 
 
 def _named(flags: Mapping[str, object], environment: Mapping[str, str]) -> list[Values]:
@@ -175,6 +197,14 @@ def _from_file(document: Document) -> dict[str, Value]:
     return found
 
 
+def threads_of(settings: Settings, cores: int) -> int | None:
+    """Threads of each replica: the cores are divided among them; None: the executor decides."""
+    count = settings.pool.replicas
+    if settings.executor.threads is not None or count == 1:
+        return settings.executor.threads
+    return max(1, cores // count)
+
+
 def replica_spec(settings: Settings, card: ModelCard) -> ReplicaSpec:
     """What the engine's process has to know to serve that model."""
     return ReplicaSpec(
@@ -185,7 +215,7 @@ def replica_spec(settings: Settings, card: ModelCard) -> ReplicaSpec:
         cache_dir=settings.cache_dir,
         dtype=settings.executor.dtype,
         device=settings.executor.device,
-        threads=settings.executor.threads,
+        threads=threads_of(settings, len(os.sched_getaffinity(0))),
         attention=settings.executor.attention,
         cpu_isa=settings.cpu.cpu_isa,
         quantization=settings.cpu.quantization,

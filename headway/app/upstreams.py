@@ -5,7 +5,6 @@ import ssl
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headway.app.fleet import OpenedModel
 from headway.app.settings import Settings
 from headway.core.base.clock import Clock
 from headway.core.base.errors import InvalidSetting
@@ -34,19 +33,6 @@ def open_upstreams(models: Sequence[Settings]) -> list[OpenedUpstream]:
         for index, each in enumerate(models)
         if each.upstream is not None
     ]
-
-
-def check_upstream_names(own: Sequence[OpenedModel], others: Sequence[OpenedUpstream]) -> None:
-    """Raise InvalidSetting where one of them has a name of another model."""
-    taken = {name for model in own for name in model.names}
-    for each in others:
-        for name in each.settings.names:
-            if name in taken:
-                raise InvalidSetting(
-                    f"models[{each.place}].upstream.name",
-                    f"{name!r} is a name of another model too; give each its own",
-                )
-        taken |= set(each.settings.names)
 
 
 def _opened(settings: UpstreamSettings, index: int) -> OpenedUpstream:

@@ -31,11 +31,19 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     took_s: float = 0.0
     first_token_s: float | None = None
     outcome: str  # core.base.metrics.Outcome
+    finish: str = ""  # messages.path.FinishReason of its last choice
     error_code: str = ""
+    limit: str = ""  # which limit of its tenant refused it
+    user: str = ""  # a hash of the request's `user`; "" for none
+    is_stream: bool = False
+    num_choices: int = 0  # of all its prompts together
+    max_tokens: int = 0  # of all its choices together
     prompt_tokens: int = 0
     cached_tokens: int = 0  # of them: read from the prefix cache
+    cached_host_tokens: int = 0  # of those: brought back from the host tier
     completion_tokens: int = 0  # generated, also those that nobody read any more
     sent_tokens: int = 0  # of them: handed to the connection
+    unsure_tokens: int = 0  # beside those: the gateway died while it handed them over
     recomputed_tokens: int = 0  # computed again after a preemption or on another replica
     queue_s: float = 0.0
     prefill_s: float = 0.0
@@ -43,6 +51,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     device_s: float = 0.0  # its share of the steps that it was part of
     num_chunks: int = 0  # steps that its prompt took
     preemptions: int = 0
+    preemptions_swapped: int = 0  # of them: its blocks were kept in the host tier
     failovers: int = 0  # times it went on at another replica
     miss_reason: str = ""  # messages.path.CacheMiss
     cost: int = 0  # micros of the currency of the prices

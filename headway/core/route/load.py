@@ -51,7 +51,7 @@ class LoadBook:
         """A replica has told its state."""
         load = self._loads.setdefault(replica, _Load())
         before, since_s = load.status, now - load.told
-        if before is not None and before.num_running and 0.0 < since_s:
+        if before is not None and before.num_running and since_s > 0.0:
             rate = (status.generated_tokens - before.generated_tokens) / since_s
             if rate > 0.0:
                 known = load.decode_rate

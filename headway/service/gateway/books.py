@@ -1,6 +1,7 @@
 """What journeys are counted in where nothing was set up: no limits, no ledger, no prices."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from headway.core.messages.record import RequestRecord
 from headway.core.tenancy.limits import Claim, Denied, Granted
@@ -30,10 +31,16 @@ class NoLedger:
     def opened(self, record: RequestRecord) -> None:
         """Not kept."""
 
-    def progressed(self, request_id: str, sent_tokens: int) -> None:
+    def giving(self, request_id: str, num_tokens: int) -> None:
         """Not kept."""
 
-    def closed(self, record: RequestRecord) -> None:
+    def gave(self, request_id: str, num_tokens: int, num_unsent: Callable[[], int]) -> None:
+        """Not kept."""
+
+    def closed(self, record: RequestRecord, num_unsent: Callable[[], int]) -> None:
+        """Not kept."""
+
+    def closes(self, rest: Callable[[], Coroutine[Any, Any, RequestRecord]]) -> None:
         """Not kept."""
 
 

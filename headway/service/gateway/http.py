@@ -19,8 +19,10 @@ MAX_REQUEST_ID = 128  # characters of a client's X-Request-Id that are kept
 MAX_DISCARD_BYTES = 64 * 1024 * 1024  # of a refused body, so that the client reads the answer
 MAX_DISCARD_S = 5.0
 MAX_PAUSE_S = 0.5  # in what is thrown away; a client that sends no more has read the answer
+NOT_IN_A_HEADER = re.compile(r"[^\x20-\x7e]")
 NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._:/+=@-]")
 JSON = b"application/json"
+TRANSPORT = "headway.transport"  # key of the scope for the connection, where there is one
 
 
 class ClientGone(Exception):
@@ -33,12 +35,15 @@ class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
+        self.address: str = (scope.get("client") or ("",))[0]  # of the other end of the connection
         self.id = uuid.uuid4().hex  # keys everything inside; unique whatever the client sends
         self._raw_query: bytes = scope["query_string"]
         self._headers: list[Header] = scope["headers"]
         self._receive = receive
         self._send = send
+        self._transport: asyncio.WriteTransport | None = scope.get(TRANSPORT)
         self._body_is_read = False
+        self._added: dict[str, Header] = {}
         self.is_started = False
         sent = NOT_IN_AN_ID.sub("", self.header("x-request-id") or "")[:MAX_REQUEST_ID]
         self.shown_id = sent or self.id
@@ -91,17 +96,28 @@ class Exchange:
                 self._body_is_read = True
                 return bytes(parts)
 
+    def num_unsent(self) -> int:
+        """Bytes that were written and that the kernel has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     async def until_gone(self) -> None:
         """Return when the client has closed its side, or the answer is complete."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
+    def add_header(self, name: str, value: str) -> None:
+        """Have the answer carry this header, in place of one of the same name that was added.
+
+        Without effect once the answer has begun. What ASCII cannot carry is escaped.
+        """
+        shown = NOT_IN_A_HEADER.sub("?", value.encode("ascii", "backslashreplace").decode("ascii"))
+        self._added[name] = (name.encode("ascii"), shown.encode("ascii"))
+
     async def start(self, status: int, headers: Iterable[Header]) -> None:
-        """Send the status line and the header, X-Request-Id added."""
+        """Send the status line and the header, X-Request-Id and what was added with it."""
         named = (b"x-request-id", self.shown_id.encode("ascii"))
-        await self._write(
-            {"type": "http.response.start", "status": status, "headers": [*headers, named]}
-        )
+        all_ = [*headers, *self._added.values(), named]
+        await self._write({"type": "http.response.start", "status": status, "headers": all_})
         self.is_started = True  # only now: who is cancelled while it waits has sent nothing
 
     async def write(self, data: bytes, *, is_last: bool = False) -> None:
@@ -142,6 +158,8 @@ class Exchange:
             return
 
     async def _write(self, message: Message) -> None:
+        if self._transport is not None and self._transport.is_closing():
+            raise ClientGone  # what is written now is thrown away, and must not count as sent
         try:
             await self._send(message)  # the connection itself ends when nobody reads it
         except OSError:

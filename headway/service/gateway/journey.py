@@ -5,42 +5,54 @@ tenant's limits, the ledger. Whatever happens on the way, every journey that beg
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from typing import Any, NamedTuple, Protocol
+import contextlib
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from headway.core.base.errors import HeadwayError, RateLimited
+from headway.core.base.errors import HeadwayError, ReplicaLost
 from headway.core.base.metrics import Outcome
-from headway.core.base.units import Seconds
-from headway.core.messages.path import EngineRequest, Event
+from headway.core.messages.path import EngineRequest, Event, Finished, Sampling
 from headway.core.messages.record import RequestRecord, Route
-from headway.core.tenancy.limits import Claim, Denied, Granted, LimitKind, LimitStore
+from headway.core.tenancy.limits import UNLIMITED, Claim, Denied, Granted, LimitStore
 from headway.core.tenancy.tenant import Principal, SloClass
 from headway.service.gateway.http import Exchange
-from headway.service.gateway.meter import Meter, RequestMeter, outcome_of
+from headway.service.gateway.limit_answers import LimitRules, denial, headers_of
+from headway.service.gateway.meter import Meter, RequestMeter
+from headway.service.gateway.notes import ITS_OWN, Notes, billed, hash_of_user
+from headway.service.upstream.forward import Sent
+from headway.service.wire.transport import Mailbox
 
-WHAT: dict[LimitKind, str] = {
-    LimitKind.REQUESTS: "requests a minute",
-    LimitKind.TOKENS: "tokens a minute (prompt and max_tokens together)",
-    LimitKind.CONCURRENCY: "requests at the same time",
-    LimitKind.BUDGET: "millionths of the monthly budget",
-}
+LAST_WORDS_S = 5.0  # for an engine to tell what a cancelled request had cost
+
+T = TypeVar("T")
 
 
 class Ledger(Protocol):
     """Keeps one record a request; both calls return at once and never raise."""
 
     def opened(self, record: RequestRecord) -> None:
-        """It is about to be sent to a replica; if this process dies now, that much is known."""
+        """It is under way; if this process dies now, that much is known of it.
+
+        Told twice: when it has been read, and when it is about to be sent to a replica.
+        """
         ...
 
-    def progressed(self, request_id: str, sent_tokens: int) -> None:
-        """So many of its tokens were handed to the connection."""
+    def giving(self, request_id: str, num_tokens: int) -> None:
+        """So many of its tokens, all told, are about to be handed to its connection."""
         ...
 
-    def closed(self, record: RequestRecord) -> None:
-        """It has ended."""
+    def gave(self, request_id: str, num_tokens: int, num_unsent: Callable[[], int]) -> None:
+        """So many were; `num_unsent` tells the bytes that the kernel has not taken yet."""
+        ...
+
+    def closed(self, record: RequestRecord, num_unsent: Callable[[], int]) -> None:
+        """It has ended, and the last of its answer is with its connection, or will be at once."""
+        ...
+
+    def closes(self, rest: Callable[[], Coroutine[Any, Any, RequestRecord]]) -> None:
+        """It has ended, and its record is complete a moment later."""
         ...
 
 
@@ -60,6 +72,7 @@ class Books(NamedTuple):
     pricing: Pricing
     wall_clock: "WallClock"
     gateway: str  # name of this process
+    rules: LimitRules = LimitRules()
 
 
 class WallClock(Protocol):
@@ -77,11 +90,13 @@ class Journey:
         self.meter = meter
         self.principal = Principal()
         self.route: Route | None = None
+        self.notes = Notes()
         self._exchange = exchange
         self._books = books
         self._claim: Claim | None = None
+        self._models: Sequence[str] = ()  # that it may be sent to, where that is not only its route
+        self._is_sized = False
         self._is_closed = False
-        self._replica = ""
         self._began = books.wall_clock()
 
     @property
@@ -89,51 +104,107 @@ class Journey:
         """The gateway's own id of the request."""
         return self._exchange.id
 
+    @property
+    def depends_on_size(self) -> bool:
+        """Whether a limit depends on how many tokens it has."""
+        return self._claim is not None and self._claim.limits.depend_on_size
+
+    def identify(self, principal: Principal) -> None:
+        """It is known who asks: from here on it gets a record, however it ends."""
+        self.principal = principal
+        self.notes.is_known = True
+
+    def asks(self, user: str | None, *, is_stream: bool) -> None:
+        """What the request says of itself."""
+        self.notes.user = hash_of_user(user, self.principal.tenant.name)
+        self.notes.is_stream = is_stream
+        self._open(0, 0)
+
     async def enter(self, principal: Principal) -> None:
         """It is this one's: count it against that one's limits; raises RateLimited."""
         self.principal = principal
-        tenant = principal.tenant
-        claim = Claim(id=self.id, tenant=tenant.name, limits=tenant.limits)
-        self._check(await self._books.limits.enter(claim, self._books.wall_clock()))
-        self._claim = claim
+        tenant, books = principal.tenant, self._books
+        limits = books.rules.limits_of(tenant)
+        if limits == UNLIMITED:
+            return
+        # Known before the answer is: whoever leaves meanwhile gives back what was granted.
+        self._claim = claim = Claim(id=self.id, tenant=tenant.name, limits=limits)
+        self._check(await _to_the_end(books.limits.enter(claim, books.wall_clock())))
 
     def routed(self, route: Route, meter: Meter, slo_class: SloClass) -> None:
         """It goes there, and counts in that model's metrics from here on."""
         self.route = route
         self.meter.belongs_to(meter, slo_class)
 
+    def reserved_for(self, max_tokens: int, asked: int | None) -> int:
+        """Tokens to reserve for a choice that may have `max_tokens`; `asked` as by the client.
+
+        Who asks for no length seldom uses all of the context, and is not held to have.
+        """
+        if asked is not None:
+            return max_tokens
+        return min(max_tokens, self._books.rules.reserve_tokens)
+
+    def may_call(self, models: Sequence[str]) -> None:
+        """It may be sent to each of these, and is reserved for with all of them at once."""
+        self._models = models
+
     async def sized(self, prompt_tokens: int, max_tokens: int) -> None:
         """Its size is known, and nothing has been sent yet; raises RateLimited.
 
         max_tokens  of all its choices together
+
+        What is sent again elsewhere was reserved the first time.
         """
+        if self._is_sized:
+            return
+        self._is_sized = True
         claim, books = self._claim, self._books
         if claim is not None and self.route is not None:
-            cost = books.pricing.cost(self.route.model, prompt_tokens, 0, max_tokens)
-            self._claim = claim = msgspec.structs.replace(
-                claim, tokens=prompt_tokens + max_tokens, cost=cost
-            )
-            granted = await books.limits.reserve(claim, books.wall_clock())
-            if isinstance(granted, Denied):
-                self._claim = None
-            self._check(granted)
-        books.ledger.opened(self._record(Outcome.ERROR, None))
+            models = self._models or (self.route.model,)
+            cost = sum(books.pricing.cost(each, prompt_tokens, 0, max_tokens) for each in models)
+            tokens = len(models) * (prompt_tokens + max_tokens)
+            self._claim = claim = msgspec.structs.replace(claim, tokens=tokens, cost=cost)
+            if claim.limits.depend_on_size:
+                self._check(await _to_the_end(books.limits.reserve(claim, books.wall_clock())))
+        self._open(prompt_tokens, max_tokens)
 
     def sent(self, requests: Sequence[EngineRequest]) -> None:
         """These went to the engine for it."""
         self.meter.sent(requests)
 
-    def forwarded(self, prompt_tokens: int, replica: str) -> None:
-        """It goes to a server that is not ours; called again where it is tried elsewhere.
-
-        prompt_tokens  an estimate, until the answer tells their number
-        """
-        self._replica = replica
-        self.meter.forwarded(self.id, prompt_tokens)
+    def forwarded(self, sent: Sent) -> None:
+        """It goes to a server that is not ours; called again where it is tried elsewhere."""
+        self.notes.replica, self.notes.failovers = sent.replica, sent.failovers
+        sampling = Sampling(max_tokens=sent.max_tokens, seed=0)
+        stands_in = EngineRequest(
+            id=sent.id, prompt=(), sampling=sampling, num_choices=sent.num_choices
+        )
+        self.meter.forwarded(stands_in, sent.prompt_tokens)
 
     def saw(self, event: Event) -> None:
         """An event of one of its engine requests."""
         self.meter.saw(event)
+
+    def giving(self, num_tokens: int) -> None:
+        """So many of its tokens, all told, are about to be handed to its connection."""
+        self.notes.giving = num_tokens
+        if not self._is_closed:
+            self._books.ledger.giving(self.id, num_tokens)
+
+    def gave(self) -> None:
+        """They were."""
+        self.notes.sent = self.notes.giving
+        if not self._is_closed:
+            self._books.ledger.gave(self.id, self.notes.sent, self._exchange.num_unsent)
+
+    def answered(self, completion_tokens: int) -> None:
+        """Its answer is complete, and says that it has so many tokens."""
+        self.notes.told = completion_tokens
+
+    def left(self, boxes: Mapping[str, Mailbox]) -> None:
+        """These engine requests of it were cancelled; what they had cost comes here."""
+        self.notes.boxes = boxes
 
     async def close(self, outcome: Outcome, error: HeadwayError | None = None) -> None:
         """It ended; only the first call counts. Called before the last bytes leave."""
@@ -143,46 +214,95 @@ class Journey:
         if error is None:
             self.meter.close(outcome, self._exchange.shown_id)
         else:
-            self.meter.fail(error, self._exchange.shown_id)
-        record = self._record(outcome if error is None else outcome_of(error), error)
-        self._books.ledger.closed(record)
+            outcome = self.meter.fail(error, self._exchange.shown_id)
+        self.notes.took_s = max(0.0, self._books.wall_clock() - self._began)
+        record = self._record(outcome, error)
         claim, self._claim = self._claim, None
-        if claim is not None:
-            used = record.prompt_tokens + record.completion_tokens
-            settled = self._books.limits.settle(claim, used, record.cost, self._books.wall_clock())
-            await _to_the_end(settled)
+        try:
+            if claim is not None:
+                used = record.prompt_tokens + record.completion_tokens
+                now = self._books.wall_clock()
+                await _to_the_end(self._books.limits.settle(claim, used, record.cost, now))
+        finally:  # last, so that nothing is waited for between this and the answer's last bytes
+            self._keep(record, outcome, error)
 
-    def _check(self, answer: Granted | Denied) -> None:
-        """Raise RateLimited for a denial."""
-        if isinstance(answer, Denied):
-            raise RateLimited(
-                f"tenant {self.principal.tenant.name!r} may use {answer.limit} "
-                f"{WHAT[answer.kind]}, and this request would be over that",
-                Seconds(answer.retry_after_s),
+    def _open(self, prompt_tokens: int, max_tokens: int) -> None:
+        """Have the ledger know as much as is known, should this process be killed."""
+        if self.notes.is_known:
+            record = self._record(Outcome.LOST, None)  # what it is if nothing is told of it again
+            self._books.ledger.opened(
+                msgspec.structs.replace(record, prompt_tokens=prompt_tokens, max_tokens=max_tokens)
             )
 
+    def _keep(self, record: RequestRecord, outcome: Outcome, error: HeadwayError | None) -> None:
+        """The ledger's, now or once the engine has told the rest."""
+        if self.notes.boxes:
+            self._books.ledger.closes(lambda: self._heard_out(outcome, error))
+        elif self.notes.is_known:
+            self._books.ledger.closed(record, self._exchange.num_unsent)
+
+    def _check(self, answer: Granted | Denied) -> None:
+        """Tell the client how it stands; raises RateLimited, and then nothing is held."""
+        claim, rules = self._claim, self._books.rules
+        assert claim is not None
+        for name, value in headers_of(claim.limits, answer.standing):
+            self._exchange.add_header(name, value)
+        if isinstance(answer, Denied):
+            self.notes.limit = answer.kind.value
+            self._claim = None
+            rules.on_denied(self.principal.tenant, answer.kind)
+            raise denial(claim, answer, rules.currency)
+
+    async def _heard_out(self, outcome: Outcome, error: HeadwayError | None) -> RequestRecord:
+        """The record, once the engine has told the rest."""
+        with contextlib.suppress(TimeoutError, ReplicaLost):
+            async with asyncio.timeout(LAST_WORDS_S):
+                for box in self.notes.boxes.values():
+                    while not isinstance(event := await box.get(), Finished):
+                        pass
+                    self.meter.heard(event)
+        return self._record(outcome, error)
+
     def _record(self, outcome: Outcome, error: HeadwayError | None) -> RequestRecord:
-        tenant = self.principal.tenant
-        return RequestRecord(
+        """As far as everything is known now."""
+        tenant, notes = self.principal.tenant, self.notes
+        record = RequestRecord(
             id=self.id,
             shown_id=self._exchange.shown_id,
             gateway=self._books.gateway,
             tenant=tenant.name,
             key_id=self.principal.key_id,
             route=self.route,
-            replica=self._replica,
+            replica=notes.replica,
+            failovers=notes.failovers,
+            user=notes.user,
+            is_stream=notes.is_stream,
+            limit=notes.limit,
             began=self._began,
-            took_s=self._books.wall_clock() - self._began,
+            took_s=notes.took_s or 0.0,
             outcome=outcome.value,
             error_code=(error.code or "") if error is not None else "",
         )
+        return self._charged(self.meter.fill(record), outcome)
+
+    def _charged(self, record: RequestRecord, outcome: Outcome) -> RequestRecord:
+        """The record with what was sent, and what all of it costs."""
+        made, sent = record.completion_tokens, self.notes.sent
+        if self.notes.told is not None:  # an answer that is complete speaks for itself
+            made = sent = self.notes.told
+        paid, prompt = billed(outcome, made, sent), record.prompt_tokens
+        cost = 0
+        if self.route is not None and (outcome in ITS_OWN or paid):
+            model, cached = self.route.model, record.cached_tokens
+            cost = self._books.pricing.cost(model, prompt, cached, paid)
+        return msgspec.structs.replace(record, completion_tokens=made, sent_tokens=sent, cost=cost)
 
 
-async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
     """Finish it also when the caller is cancelled meanwhile."""
     task = asyncio.ensure_future(work)
     try:
-        await asyncio.shield(task)
+        return await asyncio.shield(task)
     except asyncio.CancelledError:
         await task
         raise

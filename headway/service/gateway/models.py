@@ -1,6 +1,6 @@
 """All models that one server answers for, and what belongs to each of them alone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -15,6 +15,7 @@ from headway.service.gateway.model import Directory
 from headway.service.gateway.relay import Relay
 from headway.service.openai.answer_schema import ModelInfo, ModelList
 from headway.service.openai.resolve import unknown_model
+from headway.service.wire.transport import ReplicaView
 
 
 class Served(NamedTuple):
@@ -37,6 +38,10 @@ class Served(NamedTuple):
         """All of them."""
         return self.directory.model.names
 
+    def view(self) -> ReplicaView:
+        """How its pool is."""
+        return self.directory.view()
+
     def infos(self) -> list[ModelInfo]:
         """Its entries of /v1/models, one a name."""
         return self.directory.infos()
@@ -54,12 +59,18 @@ AnyServed = Served | ServedUpstream
 
 
 class Models:
-    """Every served model by its names; the first is meant where a request names none."""
+    """Every served model by its names; the first is meant where a request names none.
 
-    def __init__(self, served: Sequence[AnyServed]) -> None:
+    `routes` are further names, and the model that stands for each in lists and for its tokens.
+    """
+
+    def __init__(self, served: Sequence[AnyServed], routes: Mapping[str, str] | None = None) -> None:
         self.all = tuple(served)
         self._by_name = {name: each for each in served for name in each.names}
         self.has_upstreams = any(isinstance(each, ServedUpstream) for each in served)
+        self._routes = [name for name in routes or {} if name not in self._by_name]
+        for name in self._routes:
+            self._by_name[name] = self._by_name[(routes or {})[name]]
 
     @property
     def default(self) -> AnyServed:
@@ -71,24 +82,27 @@ class Models:
         """Every name of every model."""
         return tuple(self._by_name)
 
-    def find(self, name: str | None) -> AnyServed:
-        """The model of that name; raises ModelNotFound, which lists the served ones."""
-        if name is None:
+    def find(self, name: str | None, allowed: Sequence[str] = ()) -> AnyServed:
+        """The model of that name, or the first; raises ModelNotFound, which lists what there is.
+
+        allowed  names that the caller may use: others are not there for it. Empty: all
+        """
+        if name is None and not allowed:
             return self.default
-        found = self._by_name.get(name)
-        if found is None:
-            raise unknown_model(name, self.names)
-        return found
+        names = [each for each in self._by_name if not allowed or each in allowed]
+        if name is None and names:
+            name = names[0]
+        if name not in names:
+            raise unknown_model(name or "", names)
+        return self._by_name[name]
 
     def is_own(self, name: str | None) -> bool:
-        """Whether only an engine of ours can be meant: its requests are checked as a whole."""
-        if not self.has_upstreams:
-            return True
+        """Whether it is the name of a model that an engine of ours answers for."""
         return isinstance(self.default if name is None else self._by_name.get(name), Served)
 
-    def own(self, name: str | None) -> Served:
+    def own(self, name: str | None, allowed: Sequence[str] = ()) -> Served:
         """The same as `find`, for what needs a tokenizer here; raises Unsupported for others."""
-        found = self.find(name)
+        found = self.find(name, allowed)
         if isinstance(found, Served):
             return found
         raise Unsupported(
@@ -96,12 +110,14 @@ class Models:
             param="model",
         )
 
-    def listing(self) -> bytes:
-        """Body of /v1/models."""
+    def listing(self, allowed: Sequence[str] = ()) -> bytes:
+        """Body of /v1/models, with what the caller may use."""
+        infos = [info for each in self.all for info in each.infos()]
+        infos += [self._by_name[name].info(name) for name in self._routes]
         return msgspec.json.encode(
-            ModelList(data=[info for each in self.all for info in each.infos()])
+            ModelList(data=[info for info in infos if not allowed or info.id in allowed])
         )
 
-    def one(self, name: str) -> bytes:
+    def one(self, name: str, allowed: Sequence[str] = ()) -> bytes:
         """Body of /v1/models/{id}; raises ModelNotFound."""
-        return msgspec.json.encode(self.find(name).info(name))
+        return msgspec.json.encode(self.find(name, allowed).info(name))

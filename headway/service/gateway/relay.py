@@ -83,15 +83,19 @@ class Relay:
             request_id, num_prompts * request.n, self._clock.now(), request.asker.slo_class
         )
         unfinished: set[str] = set()
+        boxes: dict[str, Mailbox] = {}
         try:
             request = await self._held(request_id, request)
             sent = await self._encode(request_id, request, facts())
+            asked = request.sampling.max_tokens
             await journey.sized(
                 sum(len(each.prompt) for each in sent),
-                sum(each.num_choices * each.sampling.max_tokens for each in sent),
+                sum(
+                    each.num_choices * journey.reserved_for(each.sampling.max_tokens, asked)
+                    for each in sent
+                ),
             )
             journey.sent(sent)
-            boxes: dict[str, Mailbox] = {}
             for each in sent:
                 boxes[each.id] = self._pool.call(each)
                 unfinished.add(each.id)
@@ -105,6 +109,7 @@ class Relay:
         finally:
             for engine_id in unfinished:
                 self._pool.cancel(engine_id)
+            journey.left({each: boxes[each] for each in unfinished})
             self._admitter.finished(request_id, self._clock.now())
             self._pool.release(request_id)
 

@@ -1,0 +1,109 @@
+"""What no choice of a replica may ever do."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.core.base.units import Seconds
+from headway.core.messages.health import ReplicaStatus, StepReport
+from headway.core.messages.path import EngineRequest, Finished, FinishReason, Sampling, Usage
+from headway.core.route.index import CHUNK
+from headway.core.route.policy import Candidate, PrefixAffinity
+from headway.core.route.router import Router
+
+PREFIXES = [tuple(range(number, number + 4 * CHUNK)) for number in range(3)]
+works = st.floats(0.0, 1e4)
+rates = st.floats(1.0, 1e5)
+STATUS = ReplicaStatus(
+    num_running=0, num_waiting=0, waiting_tokens=0, total_blocks=1, free_blocks=1, cached_blocks=0
+)
+NO_USAGE = Usage(prompt_tokens=1, completion_tokens=1)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.tuples(works, rates, works), min_size=1, max_size=5),
+            st.sampled_from(PREFIXES),
+            st.sampled_from([b"a", b"b"]),
+        ),
+        max_size=20,
+    ),
+    st.floats(1.0, 10.0),
+)
+def test_the_skew_is_bounded_and_salts_never_meet(
+    requests: list[tuple[list[tuple[float, float, float]], tuple[int, ...], bytes]], factor: float
+) -> None:
+    policy = PrefixAffinity("m", 1000, factor)
+    seen: set[tuple[str, tuple[int, ...], bytes]] = set()
+    for loads, prompt, salt in requests:
+        candidates = [
+            Candidate(str(number), Seconds(work), rate, Seconds(answer))
+            for number, (work, rate, answer) in enumerate(loads)
+        ]
+        choice = policy.choose(candidates, prompt, salt)
+        assert choice is not None
+        least = min(candidates, key=lambda each: (each.work, each.id))
+        [got] = [each for each in candidates if each.id == choice.id]
+        own = len(prompt) / least.prefill_rate + least.answer_s
+        assert got.work + own <= factor * (least.work + own) * (1 + 1e-9)
+        if choice.matched:
+            mine = {p for name, p, s in seen if name == choice.id and s == salt}
+            assert any(p[:CHUNK] == prompt[:CHUNK] for p in mine), "only its own salt's prompts"
+        policy.sent(choice)
+        seen.add((choice.id, prompt, salt))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["send", "ok", "fail", "lost", "back", "wait", "cancel"]),
+            st.integers(0, 3),
+        ),
+        max_size=200,
+    )
+)
+def test_an_ejected_replica_gets_nothing_and_counters_come_down_to_zero(
+    actions: list[tuple[str, int]],
+) -> None:
+    names = [str(number) for number in range(4)]
+    router = Router(names, PrefixAffinity("m", 100))
+    now, up = 0.0, set(names)
+    running: dict[str, list[str]] = {name: [] for name in names}
+
+    def end(name: str, reason: FinishReason) -> None:
+        if running[name]:
+            event = Finished(request_id=running[name].pop(0), reason=reason, usage=NO_USAGE)
+            router.told(name, StepReport(events=(event,), status=STATUS), Seconds(now))
+
+    for count, (action, number) in enumerate(actions):
+        name = names[number]
+        if action == "send":
+            request = EngineRequest(
+                id=str(count), prompt=PREFIXES[number % 3], sampling=Sampling(max_tokens=1, seed=0)
+            )
+            choice = router.choose(up, request, Seconds(now))
+            free = [each for each in up if not router.is_ejected(each, Seconds(now))]
+            assert (choice is None) == (not free)
+            if choice is not None:
+                assert choice.id in free
+                router.sent(choice, request.id, request)
+                running[choice.id].append(request.id)
+        elif action == "wait":
+            now += 10.0 * number
+        elif action == "lost":
+            up.discard(name)
+            running[name].clear()
+            router.lost(name)
+        elif action == "back":
+            if name not in up:
+                router.back(name, Seconds(now))
+            up.add(name)
+        else:
+            reasons = {"ok": FinishReason.STOP, "fail": FinishReason.ERROR}
+            end(name, reasons.get(action, FinishReason.CANCELLED))
+        assert all(router.book.in_flight(each) == len(running[each]) for each in names)
+    for name in names:
+        while running[name]:
+            end(name, FinishReason.STOP)
+        assert router.book.in_flight(name) == 0
+        assert router.book.work(name) == 0.0
