@@ -36,6 +36,8 @@ def run(chosen: argparse.Namespace) -> int:
 
 def expected_names(settings: Settings) -> tuple[str, ...]:
     """What a model will be called, as far as that is known without its file."""
+    if settings.upstream is not None:
+        return settings.upstream.names
     if settings.served_model_name:
         return settings.served_model_name
     return served_names(settings, settings.model or BUILTIN.file_name)
@@ -46,6 +48,11 @@ def summary(file: str, models: tuple[Settings, ...]) -> str:
     settings = models[0]
     lines = [f"{file or 'the environment alone'}: fine"]
     for each in models:
+        if each.upstream is not None:
+            where = ", ".join(each.upstream.urls)
+            called = ", ".join(each.upstream.names)
+            lines.append(f"  model {called}: answered by {where} ({each.upstream.kind})")
+            continue
         lines.append(f"  model {each.model or '(built in)'}: {', '.join(expected_names(each))}")
     if settings.routes is not None:
         names = [route.name for route in settings.routes.names]

@@ -24,6 +24,7 @@ from headway.app.sections import check_against
 from headway.app.settings import Settings
 from headway.app.settle import give_back
 from headway.app.stores import Stores, access_of, keeper_of, open_stores
+from headway.app.upstreams import OpenedUpstream, open_upstreams
 from headway.core.base.errors import StartError
 from headway.core.messages.health import LoadProgress, ReplicaHello, StepReport
 from headway.core.route.table import PoolFacts
@@ -33,7 +34,13 @@ from headway.service.control.memory import available_bytes
 from headway.service.control.pool import ModelPool, Replica
 from headway.service.control.replica_set import ReplicaSet, by_load, by_prefix
 from headway.service.control.supervise import Observers, Supervisor
-from headway.service.gateway.assemble import Assembled, GatewayNeeds, ModelNeeds, assemble
+from headway.service.gateway.assemble import (
+    Assembled,
+    GatewayNeeds,
+    ModelNeeds,
+    UpstreamNeeds,
+    assemble,
+)
 from headway.service.gateway.books import NoLedger
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.ledger import Keeper
@@ -72,6 +79,7 @@ class Opened(NamedTuple):
     progress: ConsoleProgress
     stores: Stores = Stores()
     admin_listener: socket.socket | None = None  # None: /admin is on the other one, or not at all
+    upstreams: Sequence[OpenedUpstream] = ()
 
 
 def serve(models: Sequence[Settings]) -> int:
@@ -90,8 +98,9 @@ def serve(models: Sequence[Settings]) -> int:
     try:
         admin_listener = bind_admin(settings.gateway)
         stores = open_stores(settings)
-        all_models = open_all(models, progress)
-        found = Opened(settings, listener, all_models, progress, stores, admin_listener)
+        own = open_all(models, progress)
+        others = open_upstreams(models)
+        found = Opened(settings, listener, own, progress, stores, admin_listener, others)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(found))
     finally:
@@ -103,17 +112,30 @@ def serve(models: Sequence[Settings]) -> int:
 
 
 def open_all(models: Sequence[Settings], progress: ConsoleProgress) -> list[OpenedModel]:
-    """All models' files, read as far as needed to know that they can be served together here."""
+    """All models' files, read as far as needed to know that they can be served together here.
+
+    Models that other servers answer for have none; their names and routes are checked with these.
+    """
     found = [
-        opened(each, index, len(models), file)
-        for index, (each, file) in enumerate(located(each, progress) for each in models)
+        opened(*_found_at(each, progress, index, len(models)))
+        for index, each in enumerate(models)
+        if each.upstream is None
     ]
-    check_names(found)
-    pools = [PoolFacts(names=model.names) for model in found]
+    others = [each.upstream for each in models if each.upstream is not None]
+    check_names(found, others)
+    pools = [PoolFacts(names=each.names) for each in found]
+    pools += [PoolFacts(names=each.names, modalities=each.modalities) for each in others]
     settings = models[0]
     check_against(pools, settings.routes, settings.prices, settings.file)
     fitted(found, available_bytes())
     return found
+
+
+def _found_at(
+    settings: Settings, progress: ConsoleProgress, index: int, count: int
+) -> tuple[Settings, int, int, ModelFile]:
+    named, file = located(settings, progress)
+    return named, index, count, file
 
 
 def located(settings: Settings, progress: ConsoleProgress) -> tuple[Settings, ModelFile]:
@@ -134,8 +156,16 @@ def fit_connections(settings: GatewaySettings) -> GatewaySettings:
     return msgspec.structs.replace(settings, max_connections=most)
 
 
-def banner(url: str, models: Sequence[tuple[str, ReplicaHello | None]], took_s: float) -> str:
-    """What a person needs to know once everything answers; no hello: not loaded yet."""
+def banner(
+    url: str,
+    models: Sequence[tuple[str, ReplicaHello | None]],
+    took_s: float,
+    others: Sequence[tuple[str, str]] = (),
+) -> str:
+    """What a person needs to know once everything answers; no hello: not loaded yet.
+
+    others  models behind other servers, and how those are
+    """
     lines = [f"\nHeadway {__version__} is ready after {took_s:.1f} s", f"  URL         {url}"]
     for name, hello in models:
         if hello is None:
@@ -146,6 +176,7 @@ def banner(url: str, models: Sequence[tuple[str, ReplicaHello | None]], took_s: 
             f"  context     {hello.max_model_len} tokens",
             f"  KV cache    {hello.num_blocks * hello.block_size} tokens",
         ]
+    lines += [f"  model       {name} ({told})" for name, told in others]
     return (
         "\n".join(lines) + f"\n\nTry it:\n"
         f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d "
@@ -160,7 +191,7 @@ async def _run(opened: Opened) -> int:
 async def _tick(models: Models) -> None:
     while True:
         for served in models.all:
-            served.gauges.tick()
+            served.tick()
         await asyncio.sleep(TICK_S)
 
 
@@ -224,6 +255,7 @@ class _Process:
         self._clock = SystemClock()
         self._prices = PriceTable(opened.settings.prices.models)
         self._engines = [_Engine(each, self._clock, opened.progress) for each in opened.models]
+        self._upstreams = [each.pool(self._clock) for each in opened.upstreams]
         self._name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._limits = TenantLimits(opened.settings.rate_limits, self._name)
 
@@ -234,6 +266,8 @@ class _Process:
         self._signals.install()
         for engine in self._engines:
             engine.pool.start()
+        for pool in self._upstreams:
+            pool.start()
         try:
             # The engines' processes start meanwhile; the thread leaves the loop to them.
             encoders = await asyncio.to_thread(self._make_encoders)
@@ -287,7 +321,10 @@ class _Process:
 
     async def _wait_ready(self) -> None:
         """Wait for all that is loaded at start; raises the first StartError."""
-        await asyncio.gather(*(engine.wait_ready() for engine in self._engines))
+        await asyncio.gather(
+            *(engine.wait_ready() for engine in self._engines),
+            *(pool.wait_probed() for pool in self._upstreams),
+        )
 
     async def _first_of(self, work: Coroutine[Any, Any, object], http: asyncio.Task[None]) -> bool:
         """Do the work unless a signal comes first; False when it did. Raises what fails."""
@@ -322,7 +359,10 @@ class _Process:
 
     async def _end_engines(self) -> None:
         """No child is left after this: what does not stop in time is killed on the way out."""
-        stopping = asyncio.gather(*(engine.pool.stop() for engine in self._engines))
+        stopping = asyncio.gather(
+            *(engine.pool.stop() for engine in self._engines),
+            *(pool.stop() for pool in self._upstreams),
+        )
         insisted = asyncio.ensure_future(self._signals.insisted.wait())
         await asyncio.wait((stopping, insisted), return_when=asyncio.FIRST_COMPLETED)
         insisted.cancel()
@@ -347,7 +387,7 @@ class _Process:
     def _assemble(self, encoders: Sequence[Encoder], keeper: Keeper | None) -> Assembled:
         ledger = NoLedger() if keeper is None else keeper.ledger
         settings, created = self._opened.settings, int(time.time())
-        models = [
+        models: list[ModelNeeds | UpstreamNeeds] = [
             ModelNeeds(
                 model=ServedModel(
                     names=model.names,
@@ -366,6 +406,8 @@ class _Process:
                 self._opened.models, self._engines, encoders, strict=True
             )
         ]
+        for each, other in zip(self._opened.upstreams, self._upstreams, strict=True):
+            models.insert(each.place, UpstreamNeeds(other, created))
         return assemble(
             GatewayNeeds(
                 settings=settings.gateway,
@@ -386,5 +428,6 @@ class _Process:
     def _show_ready(self) -> None:
         self._opened.progress.close()
         models = [(engine.model.name, engine.pool.view().hello) for engine in self._engines]
+        others = [(each.settings.names[0], each.told()) for each in self._upstreams]
         took_s = time.monotonic() - self._began
-        print(banner(url_of(self._opened.listener), models, took_s), flush=True)
+        print(banner(url_of(self._opened.listener), models, took_s, others), flush=True)
