@@ -24,6 +24,7 @@ from headway.core.messages.record import RequestRecord
 from headway.core.tenancy.limits import Claim, Denied, Granted, LimitKind, Limits
 from headway.service.gateway.books import NoLimits
 from headway.service.gateway.journey import Books
+from headway.service.gateway.limit_answers import LimitRules
 from headway.service.gateway.limit_settings import LimitTable, RateLimitSettings
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.wire.transport import ReplicaState
@@ -100,7 +101,9 @@ class NoMore(NoLimits):
 
 
 def books(kept: Kept, limits: NoLimits | None = None) -> Books:
-    return Books(limits or NoLimits(), kept, Prices(), time.time, "gateway-1")
+    """Every tenant has a limit; what it comes to is for `limits` to say."""
+    rules = LimitRules(limits_of=lambda tenant: Limits(tokens_per_minute=100))
+    return Books(limits or NoLimits(), kept, Prices(), time.time, "gateway-1", rules)
 
 
 def told(replica: FakeReplica, request: EngineRequest) -> None:
