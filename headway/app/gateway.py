@@ -17,23 +17,25 @@ import msgspec
 import uvloop
 
 from headway import __version__
-from headway.app.fleet import OpenedModel, about, check_names, check_routes, fitted, opened
+from headway.app.fleet import OpenedModel, about, check_names, fitted, opened
 from headway.app.limits import TenantLimits
 from headway.app.model_source import locate
+from headway.app.sections import check_against
 from headway.app.settings import Settings
 from headway.app.settle import give_back
 from headway.app.stores import Stores, access_of, keeper_of, open_stores
 from headway.core.base.errors import StartError
 from headway.core.messages.health import LoadProgress, ReplicaHello, StepReport
+from headway.core.route.table import PoolFacts
+from headway.core.tenancy.price import PriceTable
 from headway.core.text.tokenizer import Tokenizer
 from headway.service.control.memory import available_bytes
 from headway.service.control.pool import ModelPool, Replica
 from headway.service.control.replica_set import ReplicaSet, by_load, by_prefix
 from headway.service.control.supervise import Observers, Supervisor
 from headway.service.gateway.assemble import Assembled, GatewayNeeds, ModelNeeds, assemble
-from headway.service.gateway.books import NoLedger, NoPrices
+from headway.service.gateway.books import NoLedger
 from headway.service.gateway.encode import Encoder
-from headway.service.gateway.journey import Books
 from headway.service.gateway.ledger import Keeper
 from headway.service.gateway.lifecycle import (
     CLOSE_S,
@@ -107,7 +109,9 @@ def open_all(models: Sequence[Settings], progress: ConsoleProgress) -> list[Open
         for index, (each, file) in enumerate(located(each, progress) for each in models)
     ]
     check_names(found)
-    check_routes(found)
+    pools = [PoolFacts(names=model.names) for model in found]
+    settings = models[0]
+    check_against(pools, settings.routes, settings.prices, settings.file)
     fitted(found, available_bytes())
     return found
 
@@ -218,7 +222,7 @@ class _Process:
         self._began = time.monotonic()
         self._signals = StopSignals()
         self._clock = SystemClock()
-        self._prices = NoPrices()
+        self._prices = PriceTable(opened.settings.prices.models)
         self._engines = [_Engine(each, self._clock, opened.progress) for each in opened.models]
         self._name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._limits = TenantLimits(opened.settings.rate_limits, self._name)
@@ -370,10 +374,10 @@ class _Process:
                 models=models,
                 clock=self._clock,
                 version=__version__,
-                books=Books(self._limits.store, ledger, self._prices, time.time, self._name),
+                books=self._limits.books(ledger, self._prices, settings.prices.currency),
                 access=access_of(settings, self._opened.stores, keeper),
                 keeper=keeper,
-                rate_limits=settings.rate_limits,
+                rate_limits=self._limits.table,
                 limit_state=self._limits.state,
                 routes=settings.routes,
             )

@@ -11,6 +11,7 @@ from headway.app.document import Document, read_document
 from headway.app.entries import MODELS, Values, did_you_mean, entries_of, entry_of_text, read_option
 from headway.app.option import Option, Value
 from headway.app.options import BY_KEY, BY_VARIABLE
+from headway.app.sections import RATE_LIMITS, Sections, TenantEntry, read_sections
 from headway.compute.cpu.settings import CpuChoices
 from headway.compute.gpu.runner.settings import ExecutorSettings
 from headway.core.base.errors import InvalidSetting
@@ -18,6 +19,7 @@ from headway.core.base.model_card import ModelCard
 from headway.core.engine.settings import EngineSettings
 from headway.core.fleet.residency import ResidencySettings
 from headway.core.route.table import RoutesSettings
+from headway.core.tenancy.price import PriceSettings
 from headway.service.control.health import SupervisorSettings
 from headway.service.control.replica_set import ReplicaSetSettings
 from headway.service.gateway.jwt_settings import JwtSettings
@@ -30,8 +32,6 @@ from headway.service.wire.spec import ReplicaSpec
 
 # Kubernetes puts such variables into every pod beside a service named "headway".
 SERVICE_LINK = re.compile(r"HEADWAY_(.+_)?(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP)(_.*)?)?)")
-JWT = "jwt"  # key of a section in a file
-ROUTES = "routes"  # key of a section in a file
 OTHER_VARIABLES = frozenset({"HEADWAY_CONFIG"})
 OTHER_PREFIXES = ("HEADWAY_TEST_", "HEADWAY_BENCH_")
 
@@ -57,8 +57,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     supervisor: SupervisorSettings = SupervisorSettings()
     store: StoreSettings = StoreSettings()
     ledger: LedgerSettings = LedgerSettings()
-    jwt: JwtSettings | None = None  # a section of the file
-    routes: RoutesSettings | None = None  # a section of the file
+    # Sections of the file, and its path for messages about them.
+    jwt: JwtSettings | None = None
+    routes: RoutesSettings | None = None
+    prices: PriceSettings = PriceSettings()
+    tenants: tuple[TenantEntry, ...] = ()
+    file: str = ""
 
 
 STRUCTS: Mapping[str, type[msgspec.Struct]] = {
@@ -112,8 +116,7 @@ def merge_models(
             raise InvalidSetting(
                 document.where("model"), f"stands beside {MODELS}; put it into that list"
             )
-    jwt = document.convert(JWT, JwtSettings) if JWT in content else None
-    routes = document.convert(ROUTES, RoutesSettings) if ROUTES in content else None
+    sections = read_sections(document)
     values = _from_file(document)
     values |= _from_environment(environment)
     for key, raw in flags.items():
@@ -128,8 +131,7 @@ def merge_models(
         raise InvalidSetting(
             "served_model_name", "names one model, and there are several; give each its own"
         )
-    trees = [_build(values | entry) for entry in entries or [{}]]
-    return tuple(msgspec.structs.replace(tree, jwt=jwt, routes=routes) for tree in trees)
+    return tuple(_build(values | entry, sections, document.path) for entry in entries or [{}])
 
 
 def _named(flags: Mapping[str, object], environment: Mapping[str, str]) -> list[Values]:
@@ -147,13 +149,22 @@ def default_of(option: Option) -> object:
     return getattr(STRUCTS[option.section](), option.field)
 
 
-def _build(values: Mapping[str, Value]) -> Settings:
+def _build(values: Mapping[str, Value], more: Sections, file: str) -> Settings:
     parts: dict[str, dict[str, Value]] = {section: {} for section in STRUCTS}
     for key, value in values.items():
         option = BY_KEY[key]
         parts[option.section][option.field] = value
-    sections = {name: msgspec.convert(parts[name], kind) for name, kind in STRUCTS.items() if name}
-    return msgspec.convert({**parts[""], **sections}, Settings)
+    limits = msgspec.structs.replace(more.rate_limits, **parts.pop(RATE_LIMITS))
+    sections = {name: msgspec.convert(each, STRUCTS[name]) for name, each in parts.items() if name}
+    return msgspec.structs.replace(
+        msgspec.convert({**parts[""], **sections}, Settings),
+        rate_limits=limits,
+        jwt=more.jwt,
+        routes=more.routes,
+        prices=more.prices,
+        tenants=more.tenants,
+        file=file,
+    )
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Value]:
