@@ -13,8 +13,6 @@ from headway.core.base.model_card import ModelCard
 from headway.core.base.units import blocks_for
 from headway.core.engine.settings import AUTO, DEFAULT_MEMORY_SHARE, check
 from headway.core.fleet.budget import Need, divide
-from headway.core.route.table import PoolFacts
-from headway.core.route.table import check as check_table
 from headway.service.loaders.model_files import ModelFile
 from headway.service.upstream.settings import UpstreamSettings
 from headway.service.wire.spec import ReplicaSpec
@@ -104,17 +102,6 @@ def check_names(models: Sequence[OpenedModel], others: Sequence[UpstreamSettings
                     f"{name!r} is a name of {taken[name]} too; give each model its own",
                 )
         taken |= dict.fromkeys(other.names, f"another upstream ({other.urls[0]})")
-
-
-def check_routes(
-    routes: RoutesSettings | None,
-    models: Sequence[OpenedModel],
-    others: Sequence[UpstreamSettings] = (),
-) -> None:
-    """Raise InvalidSetting where the routes do not fit the models, and those of other servers."""
-    if routes is not None:
-        pools = [PoolFacts(names=model.names) for model in models]
-        check_table(routes, pools + [PoolFacts(names=other.names) for other in others])
 
 
 def fitted(models: Sequence[OpenedModel], free: int | None) -> None:

@@ -17,15 +17,18 @@ import msgspec
 import uvloop
 
 from headway import __version__
-from headway.app.fleet import OpenedModel, about, check_names, check_routes, fitted, opened
+from headway.app.fleet import OpenedModel, about, check_names, fitted, opened
 from headway.app.limits import TenantLimits
 from headway.app.model_source import locate
+from headway.app.sections import check_against
 from headway.app.settings import Settings
 from headway.app.settle import give_back
 from headway.app.stores import Stores, access_of, keeper_of, open_stores
 from headway.app.upstreams import OpenedUpstream, open_upstreams
 from headway.core.base.errors import StartError
 from headway.core.messages.health import LoadProgress, ReplicaHello, StepReport
+from headway.core.route.table import PoolFacts
+from headway.core.tenancy.price import PriceTable
 from headway.core.text.tokenizer import Tokenizer
 from headway.service.control.memory import available_bytes
 from headway.service.control.pool import ModelPool, Replica
@@ -38,9 +41,8 @@ from headway.service.gateway.assemble import (
     UpstreamNeeds,
     assemble,
 )
-from headway.service.gateway.books import NoLedger, NoPrices
+from headway.service.gateway.books import NoLedger
 from headway.service.gateway.encode import Encoder
-from headway.service.gateway.journey import Books
 from headway.service.gateway.ledger import Keeper
 from headway.service.gateway.lifecycle import (
     CLOSE_S,
@@ -96,8 +98,8 @@ def serve(models: Sequence[Settings]) -> int:
     try:
         admin_listener = bind_admin(settings.gateway)
         stores = open_stores(settings)
-        own = open_all(models, progress)
         others = open_upstreams(models)
+        own = open_all(models, progress)
         found = Opened(settings, listener, own, progress, stores, admin_listener, others)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(found))
@@ -114,23 +116,18 @@ def open_all(models: Sequence[Settings], progress: ConsoleProgress) -> list[Open
 
     Models that other servers answer for have none; their names and routes are checked with these.
     """
-    found = [
-        opened(*_found_at(each, progress, index, len(models)))
-        for index, each in enumerate(models)
-        if each.upstream is None
-    ]
+    found = []
+    for index, each in enumerate(models):
+        if each.upstream is None:
+            named, file = located(each, progress)
+            found.append(opened(named, index, len(models), file))
     others = [each.upstream for each in models if each.upstream is not None]
     check_names(found, others)
-    check_routes(models[0].routes, found, others)
+    pools = [PoolFacts(names=model.names) for model in (*found, *others)]
+    settings = models[0]
+    check_against(pools, settings.routes, settings.prices, settings.file)
     fitted(found, available_bytes())
     return found
-
-
-def _found_at(
-    settings: Settings, progress: ConsoleProgress, index: int, count: int
-) -> tuple[Settings, int, int, ModelFile]:
-    named, file = located(settings, progress)
-    return named, index, count, file
 
 
 def located(settings: Settings, progress: ConsoleProgress) -> tuple[Settings, ModelFile]:
@@ -248,7 +245,7 @@ class _Process:
         self._began = time.monotonic()
         self._signals = StopSignals()
         self._clock = SystemClock()
-        self._prices = NoPrices()
+        self._prices = PriceTable(opened.settings.prices.models)
         self._engines = [_Engine(each, self._clock, opened.progress) for each in opened.models]
         self._upstreams = [each.pool(self._clock) for each in opened.upstreams]
         self._name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
@@ -411,10 +408,10 @@ class _Process:
                 models=models,
                 clock=self._clock,
                 version=__version__,
-                books=Books(self._limits.store, ledger, self._prices, time.time, self._name),
+                books=self._limits.books(ledger, self._prices, settings.prices.currency),
                 access=access_of(settings, self._opened.stores, keeper),
                 keeper=keeper,
-                rate_limits=settings.rate_limits,
+                rate_limits=self._limits.table,
                 limit_state=self._limits.state,
                 routes=settings.routes,
             )

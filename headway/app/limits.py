@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from headway.core.base.errors import InvalidSetting
 from headway.core.tenancy.limits import LimitStore
 from headway.core.tenancy.memory_limits import MemoryLimits
+from headway.service.gateway.journey import Books, Ledger, Pricing
+from headway.service.gateway.limit_answers import LimitRules
 from headway.service.gateway.limit_counts import SharedState
-from headway.service.gateway.limit_settings import RateLimitSettings
+from headway.service.gateway.limit_settings import LimitTable, RateLimitSettings
 from headway.service.gateway.underway import Underway
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ class TenantLimits:
 
     def __init__(self, settings: RateLimitSettings, gateway: str) -> None:
         """`gateway` names this process to the others. Raises InvalidSetting."""
+        self._gateway = gateway
+        self.table = LimitTable(settings)
         self._shared: SharedLimits | None = None
         store: LimitStore = MemoryLimits()
         if settings.redis_url is not None:
@@ -32,6 +36,11 @@ class TenantLimits:
     def state(self) -> SharedState | None:
         """Of what is shared; None where nothing is."""
         return self._shared
+
+    def books(self, ledger: Ledger, pricing: Pricing, currency: str) -> Books:
+        """What the gateway's journeys are counted in, these limits among it."""
+        rules = LimitRules(currency=currency)
+        return Books(self.store, ledger, pricing, time.time, self._gateway, rules)
 
     def start(self) -> None:
         """Keep the leases of what is under way, from here on."""

@@ -19,6 +19,7 @@ from headway.app.entries import (
 )
 from headway.app.option import Option, Value
 from headway.app.options import BY_KEY, BY_VARIABLE
+from headway.app.sections import RATE_LIMITS, Sections, TenantEntry, read_sections
 from headway.compute.cpu.settings import CpuChoices
 from headway.compute.gpu.runner.settings import ExecutorSettings
 from headway.core.base.errors import InvalidSetting
@@ -26,6 +27,7 @@ from headway.core.base.model_card import ModelCard
 from headway.core.engine.settings import EngineSettings
 from headway.core.fleet.residency import ResidencySettings
 from headway.core.route.table import RoutesSettings
+from headway.core.tenancy.price import PriceSettings
 from headway.service.control.health import SupervisorSettings
 from headway.service.control.replica_set import ReplicaSetSettings
 from headway.service.gateway.jwt_settings import JwtSettings
@@ -39,8 +41,6 @@ from headway.service.wire.spec import ReplicaSpec
 
 # Kubernetes puts such variables into every pod beside a service named "headway".
 SERVICE_LINK = re.compile(r"HEADWAY_(.+_)?(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP)(_.*)?)?)")
-JWT = "jwt"  # key of a section in a file
-ROUTES = "routes"  # key of a section in a file
 OTHER_VARIABLES = frozenset({"HEADWAY_CONFIG"})
 OTHER_PREFIXES = ("HEADWAY_TEST_", "HEADWAY_BENCH_")
 
@@ -67,8 +67,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     store: StoreSettings = StoreSettings()
     ledger: LedgerSettings = LedgerSettings()
     upstream: UpstreamSettings | None = None  # other servers answer for this model, and no engine
-    jwt: JwtSettings | None = None  # a section of the file
-    routes: RoutesSettings | None = None  # a section of the file
+    # Sections of the file, and its path for messages about them.
+    jwt: JwtSettings | None = None
+    routes: RoutesSettings | None = None
+    prices: PriceSettings = PriceSettings()
+    tenants: tuple[TenantEntry, ...] = ()
+    file: str = ""
 
 
 STRUCTS: Mapping[str, type[msgspec.Struct]] = {
@@ -122,8 +126,7 @@ def merge_models(
             raise InvalidSetting(
                 document.where("model"), f"stands beside {MODELS}; put it into that list"
             )
-    jwt = document.convert(JWT, JwtSettings) if JWT in content else None
-    routes = document.convert(ROUTES, RoutesSettings) if ROUTES in content else None
+    sections = read_sections(document)
     values: Values = {**_from_file(document)}
     values |= _from_environment(environment)
     for key, raw in flags.items():
@@ -138,8 +141,7 @@ def merge_models(
         raise InvalidSetting(
             "served_model_name", "names one model, and there are several; give each its own"
         )
-    trees = [_build({**values, **entry}) for entry in entries or [{}]]
-    return tuple(msgspec.structs.replace(tree, jwt=jwt, routes=routes) for tree in trees)
+    return tuple(_build({**values, **entry}, sections, document.path) for entry in entries or [{}])
 
 
 def _named(flags: Mapping[str, object], environment: Mapping[str, str]) -> list[Values]:
@@ -157,7 +159,7 @@ def default_of(option: Option) -> object:
     return getattr(STRUCTS[option.section](), option.field)
 
 
-def _build(values: Values) -> Settings:
+def _build(values: Values, more: Sections, file: str) -> Settings:
     parts: dict[str, dict[str, object]] = {section: {} for section in STRUCTS}
     for key, value in values.items():
         if key == UPSTREAM:
@@ -165,8 +167,17 @@ def _build(values: Values) -> Settings:
             continue
         option = BY_KEY[key]
         parts[option.section][option.field] = value
-    sections = {name: msgspec.convert(parts[name], kind) for name, kind in STRUCTS.items() if name}
-    return msgspec.convert({**parts[""], **sections}, Settings)
+    limits = msgspec.structs.replace(more.rate_limits, **parts.pop(RATE_LIMITS))
+    sections = {name: msgspec.convert(each, STRUCTS[name]) for name, each in parts.items() if name}
+    return msgspec.structs.replace(
+        msgspec.convert({**parts[""], **sections}, Settings),
+        rate_limits=limits,
+        jwt=more.jwt,
+        routes=more.routes,
+        prices=more.prices,
+        tenants=more.tenants,
+        file=file,
+    )
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Value]:

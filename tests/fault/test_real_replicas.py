@@ -1,4 +1,4 @@
-"""Two processes of the real engine: killed mid-stream, every answer equal to the undisturbed one."""
+"""Two processes of the real engine: killed mid-stream, and every answer as if undisturbed."""
 
 import asyncio
 import os

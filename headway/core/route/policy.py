@@ -1,9 +1,9 @@
-"""Which replica of a pool gets a request: the least expected work, or the one that knows its prompt.
+"""Which replica of a pool gets a request: the least expected work, or where its prompt is known.
 
 A replica that has computed the beginning of a prompt saves that part of it (Zheng et al. 2024,
-SGLang, section 3: cache-aware routing). But a popular beginning must not fill one replica while others
-idle: a request follows its prompt only where its expected end is at most a bounded factor later than
-on the least loaded replica, and only if that pays.
+SGLang, section 3: cache-aware routing). But a popular beginning must not fill one replica while
+others idle: a request follows its prompt only where its expected end is at most a bounded factor
+later than on the least loaded replica, and only if that pays.
 """
 
 from collections.abc import Sequence

@@ -15,7 +15,7 @@ import msgspec
 from headway.core.base.errors import InvalidSetting
 
 PLACES = 6  # decimal places of a price; also the digits below a micro that sums are kept with
-BELOW_MICRO = 10**PLACES
+BELOW_MICRO: int = 10**PLACES
 MAX_PRICE = Decimal(1_000_000)
 
 
@@ -47,6 +47,11 @@ class PriceTable:
 
     def __init__(self, prices: Mapping[str, Price]) -> None:
         """Prices that `check_prices` has passed."""
+        self._exact: dict[str, _Exact] = {}
+        self.replace(prices)
+
+    def replace(self, prices: Mapping[str, Price]) -> None:
+        """These from now on; they too have been checked."""
         self._exact = {
             name: _Exact(
                 prompt=_exact(price.prompt),

@@ -42,6 +42,9 @@ def joint_hello(hellos: Sequence[ReplicaHello], status: ReplicaStatus) -> Replic
     """What all can do, and have: a request may go to any of them."""
     return msgspec.structs.replace(
         hellos[0],
+        executor=hellos[0].executor
+        if len(hellos) == 1
+        else f"{len(hellos)} x {hellos[0].executor}",
         max_model_len=min(each.max_model_len for each in hellos),
         num_blocks=sum(each.num_blocks for each in hellos),
         max_num_seqs=sum(each.max_num_seqs for each in hellos),

@@ -27,7 +27,7 @@ from headway.service.gateway.journey import Books
 from headway.service.gateway.ledger import Keeper
 from headway.service.gateway.limit_answers import LimitRules
 from headway.service.gateway.limit_counts import Denials, SharedState, samples
-from headway.service.gateway.limit_settings import RateLimitSettings, limits_of
+from headway.service.gateway.limit_settings import LimitTable, RateLimitSettings
 from headway.service.gateway.meter import Meter
 from headway.service.gateway.model import Directory, ServedModel
 from headway.service.gateway.models import AnyServed, Models, Served
@@ -91,6 +91,8 @@ class Access(NamedTuple):
     tokens: Callable[[FindTenant], TokenSource] | None = None
     admin_keys: tuple[str, ...] = ()
     admin_routes: tuple[AdminRoute, ...] = ()  # beside those of tenants and keys
+    keys: tuple[tuple[str, Tenant], ...] = ()  # of the configuration file, and whose they are
+    tenants: tuple[Tenant, ...] = ()  # of the configuration file, also those without a key
 
 
 class GatewayNeeds(NamedTuple):
@@ -105,7 +107,7 @@ class GatewayNeeds(NamedTuple):
     books: Books = Books(NoLimits(), NoLedger(), NoPrices(), time.time, "")
     access: Access = Access()
     keeper: Keeper | None = None  # of the ledger in `books`, if it is to be counted
-    rate_limits: RateLimitSettings = RateLimitSettings()
+    rate_limits: LimitTable = LimitTable(RateLimitSettings())
     limit_state: SharedState | None = None  # of the store of `books`, where several share one
     routes: RoutesSettings | None = None  # checked against the models; None: each by its names
 
@@ -230,6 +232,7 @@ def _accounts(needs: GatewayNeeds, exporter: Exporter) -> Accounts | None:
 def _tokens(needs: GatewayNeeds, accounts: Accounts | None) -> TokenSource | None:
     """What checks tokens; a tenant of the store goes before one of the settings."""
     by_name = {tenant.name: tenant for _, tenant in read_tenants(needs.settings.tenant)}
+    by_name |= {tenant.name: tenant for tenant in needs.access.tenants}
 
     def find(name: str) -> Tenant | None:
         record = None if accounts is None else accounts.tenant(name)
@@ -248,7 +251,7 @@ def _key_ring(
     settings = needs.settings
     return KeyRing(
         settings.api_key,
-        read_tenants(settings.tenant),
+        (*read_tenants(settings.tenant), *needs.access.keys),
         [each for each in (accounts, tokens) if each is not None],
         is_closed=bool(needs.access.admin_keys),
     )
@@ -260,23 +263,20 @@ def _admin(
     access, settings = needs.access, needs.settings
     if not access.admin_keys:
         return None
-    of_settings = read_tenants(settings.tenant)
+    of_settings = (*read_tenants(settings.tenant), *access.keys)
     check_admin_keys(access.admin_keys, [*settings.api_key, *(key for key, _ in of_settings)])
     routes = access.admin_routes
     if accounts is not None:
         reserved = {tenant.name for _, tenant in of_settings}
+        reserved |= {tenant.name for tenant in access.tenants}
         routes += AccountPages(accounts, reserved).routes()
     keys = AdminKeys(access.admin_keys, time.monotonic)
     return AdminRoutes(keys, RouteTable(routes), lambda: exporter.add(ADMIN_REFUSED))
 
 
 def _rules(needs: GatewayNeeds, exporter: Exporter) -> LimitRules:
-    settings = needs.rate_limits
-    return needs.books.rules._replace(
-        limits_of=partial(limits_of, settings),
-        on_denied=Denials(exporter, by_tenant=settings.metrics_by_tenant).count,
-        reserve_tokens=settings.reserve_tokens,
-    )
+    table = needs.rate_limits
+    return needs.books.rules._replace(table=table, on_denied=Denials(exporter, table).count)
 
 
 def _labelled(exporter: Exporter, name: str) -> Labelled:

@@ -124,7 +124,7 @@ class Journey:
         """It is this one's: count it against that one's limits; raises RateLimited."""
         self.principal = principal
         tenant, books = principal.tenant, self._books
-        limits = books.rules.limits_of(tenant)
+        limits = books.rules.table.of(tenant)
         if limits == UNLIMITED:
             return
         # Known before the answer is: whoever leaves meanwhile gives back what was granted.
@@ -143,7 +143,7 @@ class Journey:
         """
         if asked is not None:
             return max_tokens
-        return min(max_tokens, self._books.rules.reserve_tokens)
+        return min(max_tokens, self._books.rules.table.settings.reserve_tokens)
 
     def may_call(self, models: Sequence[str]) -> None:
         """It may be sent to each of these, and is reserved for with all of them at once."""
@@ -205,6 +205,9 @@ class Journey:
     def left(self, boxes: Mapping[str, Mailbox]) -> None:
         """These engine requests of it were cancelled; what they had cost comes here."""
         self.notes.boxes = boxes
+        for box in boxes.values():  # those of a pool of several replicas know where they were
+            self.notes.replica = getattr(box, "replica", self.notes.replica)
+            self.notes.failovers = getattr(box, "failovers", self.notes.failovers)
 
     async def close(self, outcome: Outcome, error: HeadwayError | None = None) -> None:
         """It ended; only the first call counts. Called before the last bytes leave."""

@@ -173,13 +173,15 @@ class RequestMeter:
         begun = [part for part in parts if part.has_begun]
         usages = [part.usage for part in begun]
         misses = [part.started.miss_reason for part in begun if part.started is not None]
-        ends = [part.end.reason.value for part in parts if part.end is not None]
+        ends = [part.end for part in parts if part.end is not None]
         return msgspec.structs.replace(
             record,
             endpoint=self._endpoint,
             slo_class="" if self._slo_class is None else self._slo_class.name.lower(),
             first_token_s=self._first_token_s,
-            finish=ends[-1] if ends else "",
+            finish=ends[-1].reason.value if ends else "",
+            replica=next((end.replica for end in ends if end.replica), record.replica),
+            failovers=max([record.failovers, *(end.failovers for end in ends)]),
             num_choices=sum(part.request.num_choices for part in parts),
             max_tokens=sum(_most(part.request) for part in parts),
             prompt_tokens=sum(usage.prompt_tokens for usage in usages),

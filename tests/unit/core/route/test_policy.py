@@ -63,7 +63,7 @@ def test_a_prompt_does_not_wait_for_longer_than_its_cache_saves() -> None:
     assert chosen(policy.choose([candidate("0", 0.33), candidate("1")], PROMPT, SALT)).id == "1"
 
 
-def test_security_side_channel_01_a_prompt_never_attracts_the_same_one_of_another_salt() -> None:
+def test_a_prompt_never_attracts_the_same_one_of_another_salt() -> None:
     policy = affinity(factor=100.0)
     policy.sent(chosen(policy.choose([candidate("0")], PROMPT, b"a")))
     busier = [candidate("0", 0.001), candidate("1")]
