@@ -17,6 +17,7 @@ import msgspec
 import uvloop
 
 from headway import __version__
+from headway.app.banner import banner
 from headway.app.fleet import OpenedModel, about, check_names, fitted, opened
 from headway.app.limits import TenantLimits
 from headway.app.model_source import locate
@@ -26,7 +27,7 @@ from headway.app.settle import give_back
 from headway.app.stores import Stores, access_of, keeper_of, open_stores
 from headway.app.upstreams import OpenedUpstream, open_upstreams
 from headway.core.base.errors import StartError
-from headway.core.messages.health import LoadProgress, ReplicaHello, StepReport
+from headway.core.messages.health import LoadProgress, StepReport
 from headway.core.route.table import PoolFacts
 from headway.core.tenancy.price import PriceTable
 from headway.core.text.tokenizer import Tokenizer
@@ -119,11 +120,12 @@ def open_all(models: Sequence[Settings], progress: ConsoleProgress) -> list[Open
     found = []
     for index, each in enumerate(models):
         if each.upstream is None:
-            named, file = located(each, progress)
-            found.append(opened(named, index, len(models), file))
+            with_names, file = located(each, progress)
+            found.append(opened(with_names, index, len(models), file))
     others = [each.upstream for each in models if each.upstream is not None]
     check_names(found, others)
-    pools = [PoolFacts(names=model.names) for model in (*found, *others)]
+    named = [*(model.names for model in found), *(other.names for other in others)]
+    pools = [PoolFacts(names=names) for names in named]
     settings = models[0]
     check_against(pools, settings.routes, settings.prices, settings.file)
     fitted(found, available_bytes())
@@ -146,34 +148,6 @@ def fit_connections(settings: GatewaySettings) -> GatewaySettings:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     most = max(1, min(settings.max_connections, max(limit, soft) - OTHER_FILES))
     return msgspec.structs.replace(settings, max_connections=most)
-
-
-def banner(
-    url: str,
-    models: Sequence[tuple[str, ReplicaHello | None]],
-    took_s: float,
-    others: Sequence[tuple[str, str]] = (),
-) -> str:
-    """What a person needs to know once everything answers; no hello: not loaded yet.
-
-    others  models behind other servers, and how those are
-    """
-    lines = [f"\nHeadway {__version__} is ready after {took_s:.1f} s", f"  URL         {url}"]
-    for name, hello in models:
-        if hello is None:
-            lines.append(f"  model       {name} (loaded when a request needs it)")
-            continue
-        lines += [
-            f"  model       {name} ({hello.executor})",
-            f"  context     {hello.max_model_len} tokens",
-            f"  KV cache    {hello.num_blocks * hello.block_size} tokens",
-        ]
-    lines += [f"  model       {name} ({told})" for name, told in others]
-    return (
-        "\n".join(lines) + f"\n\nTry it:\n"
-        f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d "
-        f"""'{{"messages":[{{"role":"user","content":"What is the capital of France?"}}]}}'\n"""
-    )
 
 
 async def _run(opened: Opened) -> int:

@@ -61,9 +61,7 @@ class Ways(NamedTuple):
 class Attempt:
     """One request, from its route to the end of its answer."""
 
-    def __init__(
-        self, exchange: Exchange, routing: Routing, journey: Journey, ways: Ways
-    ) -> None:
+    def __init__(self, exchange: Exchange, routing: Routing, journey: Journey, ways: Ways) -> None:
         self._exchange = exchange
         self._routing = routing
         self._journey = journey

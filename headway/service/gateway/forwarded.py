@@ -7,6 +7,8 @@ import msgspec
 
 from headway.core.base.metrics import Outcome
 from headway.core.route.admit import AdmitLimits, Admitter
+from headway.core.route.choose import Ask
+from headway.core.route.features import Prompt
 from headway.service.gateway.http import Exchange
 from headway.service.gateway.journey import Journey
 from headway.service.gateway.meter import Meter

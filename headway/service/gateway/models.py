@@ -64,7 +64,9 @@ class Models:
     `routes` are further names, and the model that stands for each in lists and for its tokens.
     """
 
-    def __init__(self, served: Sequence[AnyServed], routes: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, served: Sequence[AnyServed], routes: Mapping[str, str] | None = None
+    ) -> None:
         self.all = tuple(served)
         self._by_name = {name: each for each in served for name in each.names}
         self.has_upstreams = any(isinstance(each, ServedUpstream) for each in served)

@@ -22,9 +22,9 @@ from headway.core.route.routing_metrics import (
 )
 from headway.core.route.table import AT, Found, RouteTable, unknown
 from headway.core.tenancy.tenant import SloClass, Tenant
+from headway.service.gateway.forwarded import ask_of_forwarded
 from headway.service.gateway.generate import Request
 from headway.service.gateway.http import Exchange
-from headway.service.gateway.forwarded import ask_of_forwarded
 from headway.service.gateway.models import AnyServed, Models
 from headway.service.observe.prometheus import Sample
 from headway.service.openai.forwarded import ForwardedRequest

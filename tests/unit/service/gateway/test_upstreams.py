@@ -1,6 +1,5 @@
 """A gateway in front of servers that are not ours, over real HTTP."""
 
-
 import pytest
 
 from headway.service.upstream.settings import Modality
