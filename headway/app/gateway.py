@@ -17,6 +17,7 @@ import msgspec
 import uvloop
 
 from headway import __version__
+from headway.app.banner import banner
 from headway.app.fleet import OpenedModel, about, check_names, fitted, opened
 from headway.app.limits import TenantLimits
 from headway.app.model_source import locate
@@ -26,7 +27,7 @@ from headway.app.settle import give_back
 from headway.app.stores import Stores, access_of, keeper_of, open_stores
 from headway.app.upstreams import OpenedUpstream, open_upstreams
 from headway.core.base.errors import StartError
-from headway.core.messages.health import LoadProgress, ReplicaHello, StepReport
+from headway.core.messages.health import LoadProgress, StepReport
 from headway.core.route.table import PoolFacts
 from headway.core.tenancy.price import PriceTable
 from headway.core.text.tokenizer import Tokenizer
@@ -98,8 +99,8 @@ def serve(models: Sequence[Settings]) -> int:
     try:
         admin_listener = bind_admin(settings.gateway)
         stores = open_stores(settings)
-        own = open_all(models, progress)
         others = open_upstreams(models)
+        own = open_all(models, progress)
         found = Opened(settings, listener, own, progress, stores, admin_listener, others)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(found))
@@ -131,13 +132,6 @@ def open_all(models: Sequence[Settings], progress: ConsoleProgress) -> list[Open
     return found
 
 
-def _found_at(
-    settings: Settings, progress: ConsoleProgress, index: int, count: int
-) -> tuple[Settings, int, int, ModelFile]:
-    named, file = located(settings, progress)
-    return named, index, count, file
-
-
 def located(settings: Settings, progress: ConsoleProgress) -> tuple[Settings, ModelFile]:
     """The model, fetched first if it is not here; a hub's is called by its id unless named."""
     cache = Path(settings.cache_dir) if settings.cache_dir else None
@@ -154,34 +148,6 @@ def fit_connections(settings: GatewaySettings) -> GatewaySettings:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     most = max(1, min(settings.max_connections, max(limit, soft) - OTHER_FILES))
     return msgspec.structs.replace(settings, max_connections=most)
-
-
-def banner(
-    url: str,
-    models: Sequence[tuple[str, ReplicaHello | None]],
-    took_s: float,
-    others: Sequence[tuple[str, str]] = (),
-) -> str:
-    """What a person needs to know once everything answers; no hello: not loaded yet.
-
-    others  models behind other servers, and how those are
-    """
-    lines = [f"\nHeadway {__version__} is ready after {took_s:.1f} s", f"  URL         {url}"]
-    for name, hello in models:
-        if hello is None:
-            lines.append(f"  model       {name} (loaded when a request needs it)")
-            continue
-        lines += [
-            f"  model       {name} ({hello.executor})",
-            f"  context     {hello.max_model_len} tokens",
-            f"  KV cache    {hello.num_blocks * hello.block_size} tokens",
-        ]
-    lines += [f"  model       {name} ({told})" for name, told in others]
-    return (
-        "\n".join(lines) + f"\n\nTry it:\n"
-        f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d "
-        f"""'{{"messages":[{{"role":"user","content":"What is the capital of France?"}}]}}'\n"""
-    )
 
 
 async def _run(opened: Opened) -> int:
