@@ -20,7 +20,7 @@ from headway.core.sched.chunks import LEAST_CHUNK
 from headway.core.sched.guests import Guests
 from headway.core.sched.haste import Haste
 from headway.core.sched.lanes import Lanes
-from headway.core.sched.preempt import Claim, Holder, choose_victims
+from headway.core.sched.preempt import Claim, Holder, Preemptions, choose_victims
 from headway.core.sched.pressure import Ladder
 from headway.core.sched.queue import WaitingQueue
 from headway.core.sched.room import Coming, missing_blocks, waits_for_leader
@@ -41,14 +41,6 @@ class Row:
     start: int
     num_tokens: int
     copies: tuple[BlockCopy, ...]
-
-
-@dataclass(slots=True)
-class Preemptions:
-    """How often running sequences were stopped since start, and for what."""
-
-    for_class: int = 0  # slots or blocks for a more important class
-    for_blocks: int = 0  # the pool ran out, and the latest gave way
 
 
 class Parts(NamedTuple):
@@ -82,11 +74,6 @@ class Scheduler:
         """Sequences that could join the running ones, blocks permitting."""
         return self._max_num_seqs - len(self.running)
 
-    @property
-    def num_preemptions(self) -> int:
-        """Sequences stopped since start."""
-        return self.preemptions.for_class + self.preemptions.for_blocks
-
     def slots_for(self, slo_class: int) -> int:
         """Slots that are free, or held by somebody less important."""
         return self.num_free_slots + self.running.num_below(slo_class)
@@ -112,6 +99,8 @@ class Scheduler:
         for rank in range(NUM_CLASSES):  # what nobody who is entitled to it wants
             self.budget.share = self._haste.share(rank, now)
             may_admit = may_admit and self._admit(rank, now, as_guests=True)
+        if self.ladder.swaps:
+            self.swap.ahead(self._next_to_stop())
         rows = list(self._rows.values())
         for row in rows:
             row.sequence.num_planned = row.start + row.num_tokens
@@ -172,11 +161,19 @@ class Scheduler:
                 self._preempt(victims[0], now)
                 self.preemptions.for_class += 1
                 continue
-            victim = max(self.running.values(), key=_class_order)
+            victim = self._latest()
             self._preempt(victim, now)
             self.preemptions.for_blocks += 1
             if victim is sequence:
                 return
+
+    def _latest(self) -> Sequence:
+        """Who gives way when blocks run out among equals."""
+        return max(self.running.values(), key=_class_order)
+
+    def _next_to_stop(self) -> Sequence | None:
+        """Who gives way next if blocks run out; nobody who runs alone does."""
+        return self._latest() if len(self.running) > 1 else None
 
     def _chunk(self, sequence: Sequence, wanted: int) -> int:
         is_long = sequence.standing.is_long
@@ -223,7 +220,8 @@ class Scheduler:
         if row is not None:
             self.budget.give_back(row.start, row.num_tokens)
             self._spend(victim, -row.num_tokens)
-        self.swap.stop(victim)
+        way = self.swap.stop(victim, is_short=self.ladder.swaps)
+        self.preemptions.count(victim.group.request.slo_class, way)
         self._leave(victim)
         victim.move(State.WAITING)
         victim.standing.num_preempted += 1
@@ -343,7 +341,7 @@ class Scheduler:
     def _as_holder(self, sequence: Sequence, is_lent: bool, rank: int) -> Holder:
         assert sequence.table is not None, f"sequence {sequence.id} runs without a table"
         blocks = self.kv.num_sole(sequence.table)
-        lost = self.swap.loss(sequence)
+        lost = self.swap.loss(sequence, is_short=self.ladder.swaps)
         slo_class, times = sequence.group.request.slo_class, sequence.standing.num_preempted
         return Holder(sequence.id, slo_class, rank, blocks, lost, times, is_lent)
 

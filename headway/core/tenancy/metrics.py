@@ -20,5 +20,13 @@ CLASS_REQUESTS = Metric(
     unit="requests",
     alert='outcome "rejected_..." of vip > 0 in 5 minutes',
 )
+CLASS_PREEMPTED = Metric(
+    name="headway_class_preempted_total",
+    kind=Kind.COUNTER,
+    help="Sequences stopped, by their own class and by what became of their blocks: "
+    "swap (kept in the host tier) or recompute",
+    labels=(*CLASSED, "kind"),
+    unit="sequences",
+)
 
-CLASS_CATALOGUE: tuple[Metric, ...] = (CLASS_FIRST_TOKEN, CLASS_REQUESTS)
+CLASS_CATALOGUE: tuple[Metric, ...] = (CLASS_FIRST_TOKEN, CLASS_REQUESTS, CLASS_PREEMPTED)
