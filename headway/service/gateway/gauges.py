@@ -1,6 +1,6 @@
 """Metrics computed at scrape time from what is known of the engine and the queue."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from headway.core.fleet.metrics import (
 )
 from headway.core.messages.health import ReplicaStatus
 from headway.core.route.admit import Admitter
+from headway.core.tenancy.metrics import CLASS_PREEMPTED
 from headway.core.tenancy.tenant import SloClass
 from headway.service.gateway.meter import Meter
 from headway.service.observe.prometheus import Sample
@@ -35,6 +36,12 @@ TOTALS: Mapping[str, tuple[metrics.Metric, ...]] = {
     "preemptions_for_class": (metrics.CLASS_PREEMPTIONS,),
     "wasted_rows": (metrics.ENGINE_WASTED,),
 }
+# Preemptions by class: their key among the totals -> field of the status, class, kind.
+_CLASSED: Mapping[str, tuple[str, SloClass, str]] = {
+    f"{name}/{each.name}": (name, each, kind)
+    for name, kind in (("swapped_by_class", "swap"), ("recomputed_by_class", "recompute"))
+    for each in SloClass
+}
 
 
 class _Sampled(NamedTuple):
@@ -49,8 +56,8 @@ class EngineTotals:
     """The engine's totals, kept growing over its restarts, and a window of their past."""
 
     def __init__(self) -> None:
-        self._lost: dict[str, int] = dict.fromkeys(TOTALS, 0)  # by processes that have ended
-        self._last: dict[str, int] = dict.fromkeys(TOTALS, 0)
+        self._lost: Counter[str] = Counter()  # by processes that have ended
+        self._last: Counter[str] = Counter()
         self._process = (0, 0)  # loads and restarts before it
         self._rows = 0  # sequences in all steps so far
         self._window: deque[_Sampled] = deque()
@@ -58,7 +65,7 @@ class EngineTotals:
     @property
     def totals(self) -> dict[str, int]:
         """What all processes of the engine have counted so far."""
-        return {name: self._lost[name] + self._last[name] for name in TOTALS}
+        return {name: self._lost[name] + self._last[name] for name in (*TOTALS, *_CLASSED)}
 
     def observe(self, view: ReplicaView, now: Seconds) -> None:
         """Take the engine's latest status, if it has one.
@@ -69,11 +76,12 @@ class EngineTotals:
         status = view.status
         if status is None:
             return
-        fresh = {name: int(getattr(status, name)) for name in TOTALS}
+        fresh = Counter({name: int(getattr(status, name)) for name in TOTALS})
+        for key, (name, slo_class, _) in _CLASSED.items():
+            fresh[key] = sum(getattr(status, name)[slo_class : slo_class + 1])
         if (view.loads, view.restarts) != self._process:
             self._process = (view.loads, view.restarts)
-            self._lost = self.totals
-            self._last = dict.fromkeys(TOTALS, 0)
+            self._lost, self._last = Counter(self.totals), Counter()
         self._rows += status.last_step_rows * (fresh["num_steps"] - self._last["num_steps"])
         self._last = fresh
         if not self._window or now - self._window[-1].at >= SAMPLE_S:
@@ -140,9 +148,13 @@ class Gauges:
                 "enable_prefix_caching": str(self._has_prefix_cache),
             }
             yield Sample(metrics.VLLM_CACHE_CONFIG, 1.0, labels)
-        for name, total in self._totals.totals.items():
-            for metric in TOTALS[name]:
-                yield Sample(metric, total)
+        totals = self._totals.totals
+        for name, its_metrics in TOTALS.items():
+            for metric in its_metrics:
+                yield Sample(metric, totals[name])
+        for key, (_, slo_class, kind) in _CLASSED.items():
+            labels = {"slo_class": slo_class.name.lower(), "kind": kind}
+            yield Sample(CLASS_PREEMPTED, totals[key], labels)
 
     def _queue(self) -> Iterator[Sample]:
         yield Sample(metrics.QUEUE_LENGTH, self._admitter.num_waiting)
