@@ -34,7 +34,7 @@ from headway.service.gateway.models import Models
 from headway.service.gateway.server import Gateway
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.loaders.chat_template import ChatTemplate
-from headway.service.loaders.model_files import ModelFile, open_model
+from headway.service.loaders.model_files import ModelFile, SamplingDefaults, open_model
 from headway.service.loaders.progress import ConsoleProgress
 from headway.service.loaders.tokenizer_files import build_tokenizer
 from headway.service.observe import log
@@ -106,18 +106,31 @@ def fit_connections(settings: GatewaySettings) -> GatewaySettings:
     return msgspec.structs.replace(settings, max_connections=most)
 
 
-def banner(url: str, models: Sequence[tuple[str, ReplicaHello | None]], took_s: float) -> str:
-    """What a person needs to know once everything answers; no hello: not loaded yet."""
+class Shown(NamedTuple):
+    """One model of the banner; no hello: not loaded yet."""
+
+    name: str
+    hello: ReplicaHello | None
+    sampling: SamplingDefaults
+
+
+def banner(url: str, models: Sequence[Shown], took_s: float) -> str:
+    """What a person needs to know once everything answers."""
     lines = [f"\nHeadway {__version__} is ready after {took_s:.1f} s", f"  URL         {url}"]
-    for name, hello in models:
+    for name, hello, sampling in models:
         if hello is None:
             lines.append(f"  model       {name} (loaded when a request needs it)")
-            continue
-        lines += [
-            f"  model       {name} ({hello.executor})",
-            f"  context     {hello.max_model_len} tokens",
-            f"  KV cache    {hello.num_blocks * hello.block_size} tokens",
-        ]
+        else:
+            lines += [
+                f"  model       {name} ({hello.executor})",
+                f"  context     {hello.max_model_len} tokens",
+                f"  KV cache    {hello.num_blocks * hello.block_size} tokens",
+            ]
+        if defaults := ", ".join(f"{key} {value:g}" for key, value in sampling.given().items()):
+            lines.append(
+                f"  sampling    {defaults} where a request does not say (by the model's makers; "
+                "--generation-config none turns that off)"
+            )
     return (
         "\n".join(lines) + f"\n\nTry it:\n"
         f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d "
@@ -287,6 +300,7 @@ class _Process:
                     vocab_size=model.card.vocab_size,
                     context_length=model.context_length,
                     created=created,
+                    sampling=model.sampling,
                 ),
                 engine=model.settings.engine,
                 encoder=encoder,
@@ -310,6 +324,9 @@ class _Process:
 
     def _show_ready(self) -> None:
         self._opened.progress.close()
-        models = [(engine.model.name, engine.pool.view().hello) for engine in self._engines]
+        models = [
+            Shown(engine.model.name, engine.pool.view().hello, engine.model.sampling)
+            for engine in self._engines
+        ]
         took_s = time.monotonic() - self._began
         print(banner(url_of(self._opened.listener), models, took_s), flush=True)
