@@ -14,7 +14,7 @@ INPUTS := pyproject.toml requirements/build.in tools/setup.sh
 # Folders of the type checker; benchmarks run in environments of their own.
 TYPED := headway tests tools
 
-.PHONY: help setup serve bench fmt lint types imports sizes unit prop parity fault e2e docs \
+.PHONY: help setup services serve bench fmt lint types imports sizes unit prop parity fault e2e docs \
     quick test soak lock clean
 
 help: ## this list
@@ -28,6 +28,9 @@ help: ## this list
 	@touch .venv/.serve  # dev.lock has every pin of serve.lock
 
 setup: .venv/.dev ## .venv with everything that the tests need
+
+services: ## PostgreSQL and Redis, which tests need: installed with apt where that may be
+	@tools/services.sh
 
 serve: .venv/.serve ## start the service: make serve ARGS="--port 9000"
 	@exec .venv/bin/headway serve $(ARGS)
@@ -53,7 +56,7 @@ imports: .venv/.dev ## the import contracts
 sizes: .venv/.dev ## limits on files and classes
 	$(PY) tools/check_sizes.py
 
-unit: .venv/.dev ## unit and conformance tests; branch coverage of headway.core
+unit: .venv/.dev services ## unit and conformance tests; branch coverage of headway.core
 	$(RUN_TESTS) "tests/unit tests/conformance" \
 	    --cov=headway.core --cov-branch --cov-report=term:skip-covered $(ARGS)
 
@@ -63,10 +66,10 @@ prop: .venv/.dev ## property tests
 parity: .venv/.dev ## our numbers against transformers'
 	$(RUN_TESTS) tests/parity $(ARGS)
 
-fault: .venv/.dev ## processes that die, hang and stop
+fault: .venv/.dev services ## processes that die, hang and stop
 	$(RUN_TESTS) tests/fault $(ARGS)
 
-e2e: .venv/.dev ## a real server and real clients over HTTP
+e2e: .venv/.dev services ## a real server and real clients over HTTP
 	$(RUN_TESTS) "tests/e2e tests/cases" $(ARGS)
 
 docs: .venv/.dev ## what the documents say: links, options, samples
@@ -86,7 +89,7 @@ test: ## everything that CI runs, cheap checks first
 	@$(MAKE) e2e
 	@$(MAKE) docs
 
-soak: .venv/.dev ## the tests marked soak, whole: hours
+soak: .venv/.dev services ## the tests marked soak, whole: hours
 	HEADWAY_TEST_SOAK=1 MARKS=soak $(RUN_TESTS) tests --timeout=0 $(ARGS)
 
 lock: .venv/.dev ## write requirements/*.lock anew from pyproject.toml

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes the tables and plots of docs/performance.md from the newest files in results/.
+"""Writes the tables and plots of docs/ from the files in results/.
 
     .venv/bin/python benchmarks/report.py            # writes
     .venv/bin/python benchmarks/report.py --check    # status 1 when something would change
 
-No figure on the page is typed by hand: a test compares the page with the files.
+No figure in a table is typed by hand: a test compares the pages with the files.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import sys
 from pathlib import Path
 
 import page
+import pressure_page
 from comparison import FIGURES
 from plots import Series, chart
 
 HERE = Path(__file__).resolve().parent
-PAGE = HERE.parent / "docs" / "performance.md"
-IMAGES = HERE.parent / "docs" / "images"
+DOCS = HERE.parent / "docs"
+PAGE = DOCS / "performance.md"
+IMAGES = DOCS / "images"
 
 
 def titles() -> dict[str, page.Title]:
@@ -43,6 +45,9 @@ def target(value: float | None, more_is_better: bool) -> str:
 def contents(results: Path, text: str) -> dict[Path, str]:
     """Every file that the report writes, and what belongs into it."""
     found = {PAGE: page.fill(text, page.made(results, titles()))}
+    under_pressure = pressure_page.made(results)
+    for name in pressure_page.PAGES:
+        found[DOCS / name] = page.fill((DOCS / name).read_text(), under_pressure)
     growth = page.newest(results).get("growth")
     for name, each in page.charts_of(growth).items() if growth else ():
         series = [

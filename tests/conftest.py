@@ -1,6 +1,8 @@
-"""Fixtures for tests that need the built-in model."""
+"""Fixtures for tests that need the built-in model, or a real database."""
 
 import os
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import platformdirs
@@ -10,6 +12,7 @@ from headway.compute.cpu import kernel_cache
 from headway.service.loaders.builtin import fetch_builtin
 from headway.service.loaders.model_files import ModelFile, open_model
 from headway.service.loaders.progress import ConsoleProgress
+from tests.services.servers import Postgres, Redis, postgres, redis_at_work
 
 CACHE = Path(os.environ.get("HEADWAY_CACHE_DIR") or platformdirs.user_cache_path("headway"))
 
@@ -31,3 +34,32 @@ def smollm2_path() -> str:
 def smollm2(smollm2_path: str) -> ModelFile:
     """The built-in model's header: card, vocabulary and template."""
     return open_model(smollm2_path)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Postgres]:
+    """A real PostgreSQL, shared by the session."""
+    with postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres_server: Postgres) -> Iterator[str]:
+    """A new, empty database."""
+    name = f"test_{uuid.uuid4().hex}"
+    yield postgres_server.fresh(name)
+    postgres_server.drop(name)
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[Redis]:
+    """A real Redis, shared by the session."""
+    with redis_at_work() as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis_server: Redis) -> str:
+    """An empty Redis."""
+    redis_server.empty()
+    return redis_server.url

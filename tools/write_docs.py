@@ -8,11 +8,10 @@ A test fails while one of them differs from what this would write.
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from headway.app.options import OPTIONS, Option
+from headway.app.option import Option
+from headway.app.options import OPTIONS
 from headway.app.settings import default_of
-from headway.core.base.metrics import CATALOGUE
-from headway.core.fleet.metrics import FLEET_CATALOGUE
-from headway.core.tenancy.metrics import CLASS_CATALOGUE
+from headway.service.observe.catalogue import EVERYTHING
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -82,7 +81,7 @@ def metrics_document() -> str:
             ", ".join(metric.labels),
             metric.help + (f". **Alert:** {metric.alert}" if metric.alert else ""),
         )
-        for metric in (*CATALOGUE, *CLASS_CATALOGUE, *FLEET_CATALOGUE)
+        for metric in EVERYTHING
     ]
     return METRICS_HEAD + table(("name", "kind", "unit", "labels", "meaning"), rows)
 

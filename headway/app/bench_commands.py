@@ -16,8 +16,9 @@ from headway.app import (
     simulate,
 )
 from headway.app.bench_model import model_options
+from headway.app.option import Option
 from headway.app.option_flags import add_option
-from headway.app.options import OPTIONS, Option
+from headway.app.options import OPTIONS
 
 
 class Command(NamedTuple):

@@ -12,7 +12,8 @@ import msgspec
 
 from headway.app.bench_dataset import DEFAULT_IDS
 from headway.app.model_source import locate
-from headway.app.options import BY_KEY, OPTIONS, Option
+from headway.app.option import Option
+from headway.app.options import BY_KEY, OPTIONS
 from headway.app.replica import load
 from headway.app.settings import Settings, merge, replica_spec
 from headway.core.base.errors import InvalidSetting, PromptTooLong, StartError

@@ -3,6 +3,7 @@
 import argparse
 import os
 import platform
+import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,6 +47,7 @@ def save_json(path: Path | None, figures: dict[str, object]) -> None:
     heading = {
         "date": datetime.now(UTC).isoformat("T", "seconds"),
         "headway": __version__,
+        "command": " ".join(["headway", *sys.argv[1:]]),
         "machine": machine(),
     }
     write_json(path, heading | figures)

@@ -4,8 +4,10 @@ import argparse
 import difflib
 import os
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from typing import NamedTuple, NoReturn
 
 from headway import __version__
 from headway.app.gateway import serve
@@ -19,6 +21,24 @@ TALKS = {
     "chat": "chat with a model in the terminal",
     "complete": "continue prompts in the terminal",
     "models": "list, download and describe models",
+}
+
+
+class Late(NamedTuple):
+    """A command whose module is imported when it is called: a server has no use for it.
+
+    The module has `add_arguments(parser)` and `run(chosen) -> exit code`.
+    """
+
+    help: str
+    module: str
+
+
+LATE: Mapping[str, Late] = {
+    "admin": Late("tenants, keys and the audit log", "headway.app.admin"),
+    "config": Late("check a configuration file", "headway.app.config"),
+    "explain": Late("what happened to one request, and why", "headway.app.explain"),
+    "usage": Late("what was used, by whom and when", "headway.app.usage"),
 }
 # Keys of those that `warmup` takes.
 WARMUP_OPTIONS = ("model", "cache_dir", "cpu_isa", "quantization", "kv_cache_dtype")
@@ -49,7 +69,7 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("version", help="print the version")
     commands.add_parser("bench", help="measure a server or an engine (headway bench --help)")
     commands.add_parser("simulate", help="predict a workload's latencies (headway simulate)")
-    for name, text in TALKS.items():
+    for name, text in (*TALKS.items(), *((name, late.help) for name, late in LATE.items())):
         commands.add_parser(name, help=text)
     return top
 
@@ -57,12 +77,9 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit code: 0, or 2 with one line on stderr when it cannot start."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given[:1] == ["bench"]:
-        return _bench(given[1:])
-    if given[:1] == ["simulate"]:
-        return _simulate(given[1:])
-    if given and given[0] in TALKS:
-        return _talk(given[0], given[1:])
+    elsewhere = _ELSEWHERE.get(given[0]) if given else None
+    if elsewhere is not None:
+        return elsewhere(given[1:])
     chosen, unknown = parser().parse_known_args(given)
     if unknown:
         print(
@@ -127,6 +144,19 @@ def _simulate(arguments: Sequence[str]) -> int:
     return SIMULATE.run(command.parse_args(arguments))
 
 
+def _late(name: str, arguments: Sequence[str]) -> int:
+    command = import_module(LATE[name].module)
+    top = OneLineParser(prog=f"headway {name}", description=f"{LATE[name].help.capitalize()}.")
+    try:
+        command.add_arguments(top)
+        code = command.run(top.parse_args(arguments))
+    except StartError as error:
+        print(f"headway {name}: {' '.join(error.message.split())}", file=sys.stderr)
+        return EXIT_NOT_STARTED
+    assert isinstance(code, int), f"{LATE[name].module}.run gives an exit code"
+    return code
+
+
 def _talk(name: str, arguments: Sequence[str]) -> int:
     # Here and not above: a server has no use for them.
     from headway.app import chat, models
@@ -145,6 +175,12 @@ def _talk(name: str, arguments: Sequence[str]) -> int:
         return EXIT_NOT_STARTED
 
 
+_ELSEWHERE: Mapping[str, Callable[[Sequence[str]], int]] = {
+    "bench": _bench,
+    "simulate": _simulate,
+    **{name: partial(_talk, name) for name in TALKS},
+    **{name: partial(_late, name) for name in LATE},
+}
 _NOT_OPTIONS = frozenset({"command", "config", "model_paths"})
 
 

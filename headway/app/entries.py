@@ -11,20 +11,27 @@ As text, the same behind the model's file: `large.gguf,served-model-name=large,l
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
-from headway.app.options import BY_KEY, OF_A_MODEL, Option, Value
+from headway.app.document import Document
+from headway.app.option import Option, Value
+from headway.app.options import BY_KEY, OF_A_MODEL
 from headway.core.base.errors import InvalidSetting
 
 Values = dict[str, Value]
+Where = Callable[..., str]  # of a key, as `Document.where`
+MODELS = "models"  # key of the list of models in a file
 SEPARATOR = re.compile(r",(?=[A-Za-z][\w-]*=)")
 
 
-def entries_of(content: object, where: str) -> list[Values]:
+def entries_of(content: object, document: Document) -> list[Values]:
     """Every model of a file's list; raises InvalidSetting, which names the entry and its key."""
     if not isinstance(content, list) or not content:
-        raise InvalidSetting(where, f"must be a list of models, got {content!r}")
-    return [_entry(each, f"{where}[{index}]") for index, each in enumerate(content)]
+        raise InvalidSetting(document.where(MODELS), f"must be a list of models, got {content!r}")
+    return [
+        _entry(each, partial(document.where, MODELS, index)) for index, each in enumerate(content)
+    ]
 
 
 def entry_of_text(text: object, where: str) -> Values:
@@ -46,7 +53,7 @@ def entry_of_text(text: object, where: str) -> Values:
             given[flag] = f"{given[flag]},{value}"
         else:
             raise InvalidSetting(f"{where} {path}: {flag}", "is given twice")
-    return _read(given.items(), f"{where} {path}: ")
+    return _read(given.items(), lambda *key: f"{where} {path}: {'.'.join(map(str, key))}")
 
 
 def read_option(option: Option, raw: object, where: str) -> Value:
@@ -63,26 +70,24 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else "; see docs/settings.md"
 
 
-def _entry(content: object, where: str) -> Values:
+def _entry(content: object, where: Where) -> Values:
     if isinstance(content, str):
-        return entry_of_text(content, where)
+        return entry_of_text(content, where())
     if not isinstance(content, Mapping):
-        raise InvalidSetting(where, f"must hold keys and values, got {content!r}")
-    return _read(((str(key), value) for key, value in content.items()), f"{where}.")
+        raise InvalidSetting(where(), f"must hold keys and values, got {content!r}")
+    return _read(((str(key), value) for key, value in content.items()), where)
 
 
-def _read(items: Iterable[tuple[str, object]], prefix: str) -> Values:
+def _read(items: Iterable[tuple[str, object]], where: Where) -> Values:
     found: Values = {}
     for key, raw in items:
         name = key.replace("-", "_")
         if name not in BY_KEY:
-            raise InvalidSetting(
-                f"{prefix}{key}", f"is not a setting{did_you_mean(name, OF_A_MODEL)}"
-            )
+            raise InvalidSetting(where(key), f"is not a setting{did_you_mean(name, OF_A_MODEL)}")
         if name not in OF_A_MODEL:
             raise InvalidSetting(
-                f"{prefix}{key}", "belongs to the whole server; set it beside the models"
+                where(key), "belongs to the whole server; set it beside the models"
             )
         if raw is not None:
-            found[name] = read_option(BY_KEY[name], raw, f"{prefix}{key}")
+            found[name] = read_option(BY_KEY[name], raw, where(key))
     return found

@@ -97,15 +97,16 @@ def check_names(models: Sequence[OpenedModel]) -> None:
 
 
 def fitted(models: Sequence[OpenedModel], free: int | None) -> None:
-    """Check that several models fit into memory together, and give each its part of it.
+    """Check that several engines fit into memory together, and give each its part of it.
 
     free  bytes that this machine could give; None: unknown, and nothing is checked
 
-    A single model decides for itself once its weights are loaded; models on GPUs do not count.
+    A single engine decides for itself once its weights are loaded; models on GPUs do not count.
     Raises InvalidSetting and NotEnoughMemory.
     """
     here = [model for model in models if model.settings.executor.device == "cpu"]
-    if len(models) < 2 or not here or free is None:
+    count = sum(model.settings.pool.replicas for model in models)
+    if count < 2 or not here or free is None:
         return
     for model, kv_bytes in zip(
         here, divide([_need(model) for model in here], free, DEFAULT_MEMORY_SHARE), strict=True
@@ -147,7 +148,8 @@ def _need(model: OpenedModel) -> Need:
     block = card.kv_bytes_per_token(_bytes_per_value(model)) * engine.block_size
     full = blocks_for(model.context_length, engine.block_size)
     return Need(
-        where=model.where,
+        where=model.where or f"--replicas {model.settings.pool.replicas}",
+        replicas=model.settings.pool.replicas,
         weights=model.weight_bytes,
         kv_asked=engine.kv_cache_memory_bytes,
         kv_host=engine.kv_host_memory_bytes,

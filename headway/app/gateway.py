@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import os
 import resource
 import signal
 import socket
 import sys
 import time
+import uuid
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,23 +18,38 @@ import uvloop
 
 from headway import __version__
 from headway.app.fleet import OpenedModel, about, check_names, fitted, opened
+from headway.app.limits import TenantLimits
 from headway.app.model_source import locate
+from headway.app.sections import check_against
 from headway.app.settings import Settings
 from headway.app.settle import give_back
+from headway.app.stores import Stores, access_of, keeper_of, open_stores
 from headway.core.base.errors import StartError
 from headway.core.messages.health import LoadProgress, ReplicaHello, StepReport
+from headway.core.route.table import PoolFacts
+from headway.core.tenancy.price import PriceTable
 from headway.core.text.tokenizer import Tokenizer
 from headway.service.control.memory import available_bytes
-from headway.service.control.pool import ModelPool
+from headway.service.control.pool import ModelPool, Replica
+from headway.service.control.replica_set import ReplicaSet, by_load, by_prefix
 from headway.service.control.supervise import Observers, Supervisor
 from headway.service.gateway.assemble import Assembled, GatewayNeeds, ModelNeeds, assemble
+from headway.service.gateway.books import NoLedger
 from headway.service.gateway.encode import Encoder
-from headway.service.gateway.gauges import EngineTotals
-from headway.service.gateway.lifecycle import CLOSE_S, HttpServer, StopSignals, bind, url_of
+from headway.service.gateway.ledger import Keeper
+from headway.service.gateway.lifecycle import (
+    CLOSE_S,
+    HttpServer,
+    StopSignals,
+    bind,
+    bind_admin,
+    url_of,
+)
 from headway.service.gateway.model import ServedModel
 from headway.service.gateway.models import Models
 from headway.service.gateway.server import Gateway
 from headway.service.gateway.settings import GatewaySettings
+from headway.service.gateway.totals import PoolTotals
 from headway.service.loaders.chat_template import ChatTemplate
 from headway.service.loaders.model_files import ModelFile, SamplingDefaults, open_model
 from headway.service.loaders.progress import ConsoleProgress
@@ -53,6 +70,8 @@ class Opened(NamedTuple):
     listener: socket.socket
     models: list[OpenedModel]
     progress: ConsoleProgress
+    stores: Stores = Stores()
+    admin_listener: socket.socket | None = None  # None: /admin is on the other one, or not at all
 
 
 def serve(models: Sequence[Settings]) -> int:
@@ -67,14 +86,20 @@ def serve(models: Sequence[Settings]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     settings = msgspec.structs.replace(settings, gateway=fit_connections(settings.gateway))
     listener = bind(settings.gateway)
-    progress = ConsoleProgress()
+    progress, stores, admin_listener = ConsoleProgress(), Stores(), None
     try:
-        found = Opened(settings, listener, open_all(models, progress), progress)
+        admin_listener = bind_admin(settings.gateway)
+        stores = open_stores(settings)
+        all_models = open_all(models, progress)
+        found = Opened(settings, listener, all_models, progress, stores, admin_listener)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(found))
     finally:
         progress.close()
         listener.close()
+        if admin_listener is not None:
+            admin_listener.close()
+        stores.close()
 
 
 def open_all(models: Sequence[Settings], progress: ConsoleProgress) -> list[OpenedModel]:
@@ -84,6 +109,9 @@ def open_all(models: Sequence[Settings], progress: ConsoleProgress) -> list[Open
         for index, (each, file) in enumerate(located(each, progress) for each in models)
     ]
     check_names(found)
+    pools = [PoolFacts(names=model.names) for model in found]
+    settings = models[0]
+    check_against(pools, settings.routes, settings.prices, settings.file)
     fitted(found, available_bytes())
     return found
 
@@ -149,18 +177,31 @@ async def _tick(models: Models) -> None:
         await asyncio.sleep(TICK_S)
 
 
+async def _until_stopped(servers: Sequence[HttpServer]) -> None:
+    await asyncio.gather(*(server.run_until_stopped() for server in servers))
+
+
 class _Engine:
     """One model's pool, and what is counted of it."""
 
     def __init__(self, model: OpenedModel, clock: SystemClock, progress: ConsoleProgress) -> None:
         self.model = model
-        self.totals = EngineTotals()
+        self.totals = PoolTotals()
         self._clock = clock
         self._progress = progress
         settings, spec = model.settings, model.spec()
 
-        def make(observers: Observers) -> Supervisor:
-            return Supervisor(spec, settings.supervisor, clock, observers)
+        def one(name: str, observers: Observers) -> Supervisor:
+            own = msgspec.structs.replace(spec, replica=name)
+            return Supervisor(own, settings.supervisor, clock, observers)
+
+        def make(observers: Observers) -> Replica:
+            if settings.pool.replicas == 1:
+                return Supervisor(spec, settings.supervisor, clock, observers)
+            has_cache = settings.engine.enable_prefix_caching
+            factor = settings.pool.route.factor
+            policy = by_prefix(model.card.name, factor) if has_cache else by_load
+            return ReplicaSet(settings.pool, one, policy, clock, observers)
 
         observers = Observers(on_report=self._observe, on_load=self._show_load)
         self.pool = ModelPool(model.name, settings.residency, make, clock, observers)
@@ -194,7 +235,10 @@ class _Process:
         self._began = time.monotonic()
         self._signals = StopSignals()
         self._clock = SystemClock()
+        self._prices = PriceTable(opened.settings.prices.models)
         self._engines = [_Engine(each, self._clock, opened.progress) for each in opened.models]
+        self._name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._limits = TenantLimits(opened.settings.rate_limits, self._name)
 
     async def run(self) -> int:
         """Start, serve, end; raises StartError when the file is unfit or the engine's first
@@ -207,7 +251,7 @@ class _Process:
             # The engines' processes start meanwhile; the thread leaves the loop to them.
             encoders = await asyncio.to_thread(self._make_encoders)
             try:
-                await self._serve(self._assemble(encoders))
+                await self._serve_with(encoders)
             finally:
                 for encoder in encoders:
                     encoder.close()
@@ -215,10 +259,30 @@ class _Process:
             await self._end_engines()
         return 0
 
+    async def _serve_with(self, encoders: Sequence[Encoder]) -> None:
+        """Put the gateway together, serve, and keep what is still to be kept."""
+        opened = self._opened
+        keeper = keeper_of(opened.settings, opened.stores, self._name, self._prices)
+        try:
+            parts = self._assemble(encoders, keeper)
+            try:
+                await parts.load()
+                await self._serve(parts)
+            finally:
+                parts.close()
+        finally:
+            if keeper is not None:
+                await keeper.close()
+
     async def _serve(self, parts: Assembled) -> None:
-        server = HttpServer(parts.gateway, self._opened.settings.gateway, self._opened.listener)
-        http = asyncio.create_task(server.run_until_stopped())
-        ticks = asyncio.create_task(_tick(parts.models))
+        settings, listener = self._opened.settings.gateway, self._opened.listener
+        servers = [HttpServer(parts.gateway, settings, listener)]
+        if self._opened.admin_listener is not None:
+            admin = HttpServer(parts.gateway.administer, settings, self._opened.admin_listener)
+            servers.append(admin)
+        http = asyncio.create_task(_until_stopped(servers))
+        ticks = [asyncio.create_task(_tick(parts.models)), asyncio.create_task(parts.follow())]
+        self._limits.start()
         try:
             if await self._first_of(self._wait_ready(), http):
                 give_back()
@@ -226,10 +290,13 @@ class _Process:
                 await self._first_of(asyncio.Event().wait(), http)
             await self._drain(parts.gateway)
         finally:
-            ticks.cancel()
-            server.stop()
+            for task in ticks:
+                task.cancel()
+            for server in servers:
+                server.stop()
             await self._end_engines()
             await asyncio.wait((http,), timeout=2 * CLOSE_S)
+            await self._limits.close()
 
     async def _wait_ready(self) -> None:
         """Wait for all that is loaded at start; raises the first StartError."""
@@ -290,7 +357,8 @@ class _Process:
             encoders.append(Encoder(*read[model_file.path], threads))
         return encoders
 
-    def _assemble(self, encoders: Sequence[Encoder]) -> Assembled:
+    def _assemble(self, encoders: Sequence[Encoder], keeper: Keeper | None) -> Assembled:
+        ledger = NoLedger() if keeper is None else keeper.ledger
         settings, created = self._opened.settings, int(time.time())
         models = [
             ModelNeeds(
@@ -303,6 +371,7 @@ class _Process:
                     sampling=model.sampling,
                 ),
                 engine=model.settings.engine,
+                replicas=model.settings.pool.replicas,
                 encoder=encoder,
                 pool=engine.pool,
                 totals=engine.totals,
@@ -319,6 +388,12 @@ class _Process:
                 models=models,
                 clock=self._clock,
                 version=__version__,
+                books=self._limits.books(ledger, self._prices, settings.prices.currency),
+                access=access_of(settings, self._opened.stores, keeper),
+                keeper=keeper,
+                rate_limits=self._limits.table,
+                limit_state=self._limits.state,
+                routes=settings.routes,
             )
         )
 

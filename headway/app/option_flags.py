@@ -4,7 +4,8 @@ import argparse
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from headway.app.options import OPTIONS, Option
+from headway.app.option import Option
+from headway.app.options import OPTIONS
 from headway.app.settings import default_of
 
 

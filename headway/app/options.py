@@ -4,20 +4,18 @@ Flags, environment variables, keys of the file, the help text and docs/settings.
 come from `OPTIONS`. An option's place in the settings tree is `section`.`field`.
 """
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
 
+from headway.app.option import Option
+from headway.app.options_server import SERVER_OPTIONS
 from headway.app.readers import (
     context,
     one_of,
     seconds,
-    secrets,
     share,
     size,
     size_or_none,
     switch,
-    targets,
-    tenants,
     text,
     texts,
     whole,
@@ -25,41 +23,6 @@ from headway.app.readers import (
 from headway.compute.cpu.settings import AUTO, Isa, KvDtype, Quantization
 from headway.compute.gpu.runner.settings import AttentionChoice, DeviceChoice, DtypeChoice
 from headway.core.fleet.residency import LoadWhen
-
-Value = str | int | float | bool | tuple[str, ...] | None
-
-
-class Option(NamedTuple):
-    """One setting; `read` turns text or a file's value into the field's value.
-
-    `read` raises ValueError whose message completes "<where>: ...".
-    """
-
-    name: str  # the flag without its dashes
-    section: str
-    read: Callable[[object], Value]
-    help: str
-    unit: str = ""
-    default: str = ""  # how the docs say it, where the struct's own default does not
-    target: str = ""  # the struct's field, where its name is not the flag's
-    takes_many: bool = False
-    is_switch: bool = False
-
-    @property
-    def key(self) -> str:
-        """Name in a file and in what `merge` is given."""
-        return self.name.replace("-", "_")
-
-    @property
-    def field(self) -> str:
-        """Name in the section's struct."""
-        return self.target or self.key
-
-    @property
-    def variable(self) -> str:
-        """Name in the environment."""
-        return f"HEADWAY_{self.key.upper()}"
-
 
 OPTIONS: tuple[Option, ...] = (
     Option(
@@ -122,8 +85,8 @@ OPTIONS: tuple[Option, ...] = (
         "threads",
         "executor",
         whole(1, 4096),
-        "Threads that compute",
-        default="one a core that this process may use",
+        "Threads that compute, in each replica",
+        default="one a core that this process may use, divided among the replicas",
     ),
     Option(
         "cpu-isa",
@@ -262,121 +225,21 @@ OPTIONS: tuple[Option, ...] = (
         "s",
         default="60 where the model is loaded on demand, else 0",
     ),
-    Option("host", "gateway", text, "Address to listen on; 0.0.0.0 for every IPv4 one"),
-    Option("port", "gateway", whole(0, 65535), "Port to listen on; 0 takes a free one"),
     Option(
-        "api-key",
-        "gateway",
-        secrets,
-        "Keys that clients must send as a bearer token for /v1",
-        default="none: open",
-        takes_many=True,
+        "replicas",
+        "pool",
+        whole(1, 64),
+        "Engine processes that serve the model together, each with its weights and KV cache",
     ),
     Option(
-        "tenant",
-        "gateway",
-        tenants,
-        "Tenants with their keys, NAME:CLASS:KEY or NAME:CLASS*WEIGHT:KEY; "
-        "classes are vip, standard and internal",
-        default="none: everybody is standard",
-        takes_many=True,
-    ),
-    Option(
-        "slo-ttft",
-        "gateway",
-        targets,
-        "Time to the first token promised to a class, CLASS=SECONDS or CLASS=none; what would "
-        "come later is refused at once",
-        default="vip=0.5, standard=3 once there are tenants",
-        takes_many=True,
-    ),
-    Option(
-        "shutdown-timeout",
-        "gateway",
+        "failover-wait",
+        "pool",
         seconds(0),
-        "How long running requests may go on after SIGTERM",
+        "Longest wait of a request whose replica died for another one to go on at",
         "s",
+        target="failover_wait_s",
     ),
-    Option(
-        "keepalive-interval",
-        "gateway",
-        seconds(0),
-        "Silence on a stream after which a comment is sent; 0 sends none",
-        "s",
-    ),
-    Option(
-        "write-timeout",
-        "gateway",
-        seconds(0.01),
-        "How long a client may leave its answer unread before it counts as gone",
-        "s",
-    ),
-    Option(
-        "body-timeout", "gateway", seconds(0.01), "Time for a request's body to arrive (408)", "s"
-    ),
-    Option(
-        "header-timeout",
-        "gateway",
-        seconds(0.01),
-        "Time for a request's header to arrive (408)",
-        "s",
-    ),
-    Option(
-        "idle-timeout", "gateway", seconds(0.01), "Life of an idle connection between requests", "s"
-    ),
-    Option(
-        "live-timeout",
-        "gateway",
-        seconds(1),
-        "Time without progress of the engine after which /health is 503",
-        "s",
-    ),
-    Option("max-body-bytes", "gateway", size, "Largest request body (413)", "bytes"),
-    Option("max-header-bytes", "gateway", size, "Largest request header (431)", "bytes"),
-    Option("max-header-count", "gateway", whole(1), "Most header lines of a request (431)"),
-    Option("max-connections", "gateway", whole(1), "Most open connections (503)"),
-    Option("encode-threads", "gateway", whole(1, 64), "Threads that tokenize prompts"),
-    Option("max-messages", "limits", whole(1), "Most messages of a chat (400)"),
-    Option("max-prompts", "limits", whole(1), "Most prompts in one completion request (400)"),
-    Option("max-choices", "limits", whole(1), "Largest n (400)"),
-    Option("max-total-choices", "limits", whole(1), "Most prompts times n (400)"),
-    Option("max-stop-strings", "limits", whole(0), "Most stop strings (400)"),
-    Option("max-stop-chars", "limits", whole(1), "Longest stop string (400)", "characters"),
-    Option("max-stop-token-ids", "limits", whole(0), "Most stop token ids (400)"),
-    Option("max-logit-bias", "limits", whole(0), "Most entries of logit_bias (400)"),
-    Option("max-bad-words", "limits", whole(0), "Most entries of bad_words (400)"),
-    Option("max-nesting", "limits", whole(1), "Deepest nesting in tool calls (400)", "levels"),
-    Option(
-        "max-answer-entries",
-        "limits",
-        whole(1),
-        "Most log-probabilities in one answer, candidates counted (400)",
-    ),
-    Option("max-name-chars", "limits", whole(1), "Longest model, user, cache_salt (400)"),
-    Option(
-        "stall-timeout",
-        "supervisor",
-        seconds(0.1),
-        "Pending work without a step, after which the server is not ready",
-        "s",
-        target="stall_after_s",
-    ),
-    Option(
-        "kill-timeout",
-        "supervisor",
-        seconds(0.1),
-        "How long the engine may stay stalled before it is killed and started again",
-        "s",
-        target="kill_after_s",
-    ),
-    Option(
-        "load-timeout",
-        "supervisor",
-        seconds(0.1),
-        "Silence of the engine while it loads, after which it is killed",
-        "s",
-        target="load_silence_s",
-    ),
+    *SERVER_OPTIONS,
 )
 SECTIONS: Mapping[str, str] = {
     "": "Model and process",
@@ -384,15 +247,19 @@ SECTIONS: Mapping[str, str] = {
     "cpu": "CPU executor",
     "engine": "Engine",
     "residency": "Loading and unloading",
+    "pool": "Replicas",
     "gateway": "HTTP server",
     "limits": "Limits of one request",
+    "rate_limits": "Limits of tenants",
     "supervisor": "Supervision of the engine process",
+    "store": "Database",
+    "ledger": "Ledger",
 }
 # What each of several models may say for itself; the rest belongs to the server.
 OF_A_MODEL = frozenset(
     option.key
     for option in OPTIONS
-    if option.section in {"executor", "cpu", "engine", "residency"}
+    if option.section in {"executor", "cpu", "engine", "residency", "pool"}
     or option.key in {"model", "served_model_name", "executor", "generation_config"}
 )
 BY_KEY = {option.key: option for option in OPTIONS}

@@ -11,6 +11,7 @@ from headway.core.tenancy.tenant import read_targets, read_tenants
 
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?B)?", re.IGNORECASE)
 POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
 TRUE = frozenset({"1", "true", "yes", "on"})
 FALSE = frozenset({"0", "false", "no", "off"})
 
@@ -50,6 +51,14 @@ def targets(value: object) -> tuple[str, ...]:
     items = texts(value)
     read_targets(items)
     return items
+
+
+def address(value: object) -> str:
+    """HOST:PORT, with an IPv6 host in brackets."""
+    found = ADDRESS.fullmatch(value) if isinstance(value, str) else None
+    if found is None or int(found[2]) > 65535:
+        raise ValueError(f"must be HOST:PORT such as 127.0.0.1:8001, got {value!r}")
+    return str(value)
 
 
 def share(value: object) -> float:

@@ -1,30 +1,38 @@
 """The settings of one server: file, then environment, then flags, merged once and frozen."""
 
+import os
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
-import yaml
 
-from headway.app.entries import Values, did_you_mean, entries_of, entry_of_text, read_option
-from headway.app.options import BY_KEY, BY_VARIABLE, Option, Value
+from headway.app.document import Document, read_document
+from headway.app.entries import MODELS, Values, did_you_mean, entries_of, entry_of_text, read_option
+from headway.app.option import Option, Value
+from headway.app.options import BY_KEY, BY_VARIABLE
+from headway.app.sections import RATE_LIMITS, Sections, TenantEntry, read_sections
 from headway.compute.cpu.settings import CpuChoices
 from headway.compute.gpu.runner.settings import ExecutorSettings
 from headway.core.base.errors import InvalidSetting
 from headway.core.base.model_card import ModelCard
 from headway.core.engine.settings import EngineSettings
 from headway.core.fleet.residency import ResidencySettings
+from headway.core.route.table import RoutesSettings
+from headway.core.tenancy.price import PriceSettings
 from headway.service.control.health import SupervisorSettings
+from headway.service.control.replica_set import ReplicaSetSettings
+from headway.service.gateway.jwt_settings import JwtSettings
+from headway.service.gateway.limit_settings import RateLimitSettings
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.openai.limits import ApiLimits
+from headway.service.store.ledger_settings import LedgerSettings
+from headway.service.store.settings import StoreSettings
 from headway.service.wire.spec import ReplicaSpec
 
 # Kubernetes puts such variables into every pod beside a service named "headway".
 SERVICE_LINK = re.compile(r"HEADWAY_(.+_)?(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP)(_.*)?)?)")
 OTHER_VARIABLES = frozenset({"HEADWAY_CONFIG"})
-MODELS = "models"  # key of the list of models in a file
 OTHER_PREFIXES = ("HEADWAY_TEST_", "HEADWAY_BENCH_")
 
 
@@ -43,9 +51,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cpu: CpuChoices = CpuChoices()
     engine: EngineSettings = EngineSettings()
     residency: ResidencySettings = ResidencySettings()
+    pool: ReplicaSetSettings = ReplicaSetSettings()
     gateway: GatewaySettings = GatewaySettings()
     limits: ApiLimits = ApiLimits()
+    rate_limits: RateLimitSettings = RateLimitSettings()
     supervisor: SupervisorSettings = SupervisorSettings()
+    store: StoreSettings = StoreSettings()
+    ledger: LedgerSettings = LedgerSettings()
+    # Sections of the file, and its path for messages about them.
+    jwt: JwtSettings | None = None
+    routes: RoutesSettings | None = None
+    prices: PriceSettings = PriceSettings()
+    tenants: tuple[TenantEntry, ...] = ()
+    file: str = ""
 
 
 STRUCTS: Mapping[str, type[msgspec.Struct]] = {
@@ -54,9 +72,13 @@ STRUCTS: Mapping[str, type[msgspec.Struct]] = {
     "cpu": CpuChoices,
     "engine": EngineSettings,
     "residency": ResidencySettings,
+    "pool": ReplicaSetSettings,
     "gateway": GatewaySettings,
     "limits": ApiLimits,
+    "rate_limits": RateLimitSettings,
     "supervisor": SupervisorSettings,
+    "store": StoreSettings,
+    "ledger": LedgerSettings,
 }
 
 
@@ -86,13 +108,17 @@ def merge_models(
     Raises InvalidSetting.
     """
     path = file or environment.get("HEADWAY_CONFIG")
-    content = _parse(Path(path)) if path else {}
+    document = read_document(Path(path)) if path else Document("", {})
+    content = document.content
     entries: list[Values] = []
     if MODELS in content:
-        entries = entries_of(content.pop(MODELS), f"{path}: {MODELS}")
+        entries = entries_of(content.pop(MODELS), document)
         if content.get("model") is not None:
-            raise InvalidSetting(f"{path}: model", f"stands beside {MODELS}; put it into that list")
-    values = _from_file(content, str(path))
+            raise InvalidSetting(
+                document.where("model"), f"stands beside {MODELS}; put it into that list"
+            )
+    sections = read_sections(document)
+    values = _from_file(document)
     values |= _from_environment(environment)
     for key, raw in flags.items():
         option = BY_KEY[key]
@@ -106,7 +132,7 @@ def merge_models(
         raise InvalidSetting(
             "served_model_name", "names one model, and there are several; give each its own"
         )
-    return tuple(_build(values | entry) for entry in entries or [{}])
+    return tuple(_build(values | entry, sections, document.path) for entry in entries or [{}])
 
 
 def _named(flags: Mapping[str, object], environment: Mapping[str, str]) -> list[Values]:
@@ -124,13 +150,22 @@ def default_of(option: Option) -> object:
     return getattr(STRUCTS[option.section](), option.field)
 
 
-def _build(values: Mapping[str, Value]) -> Settings:
+def _build(values: Mapping[str, Value], more: Sections, file: str) -> Settings:
     parts: dict[str, dict[str, Value]] = {section: {} for section in STRUCTS}
     for key, value in values.items():
         option = BY_KEY[key]
         parts[option.section][option.field] = value
-    sections = {name: msgspec.convert(parts[name], kind) for name, kind in STRUCTS.items() if name}
-    return msgspec.convert({**parts[""], **sections}, Settings)
+    limits = msgspec.structs.replace(more.rate_limits, **parts.pop(RATE_LIMITS))
+    sections = {name: msgspec.convert(each, STRUCTS[name]) for name, each in parts.items() if name}
+    return msgspec.structs.replace(
+        msgspec.convert({**parts[""], **sections}, Settings),
+        rate_limits=limits,
+        jwt=more.jwt,
+        routes=more.routes,
+        prices=more.prices,
+        tenants=more.tenants,
+        file=file,
+    )
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Value]:
@@ -148,12 +183,12 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Value]:
     return found
 
 
-def _from_file(content: Mapping[str, object], path: str) -> dict[str, Value]:
+def _from_file(document: Document) -> dict[str, Value]:
     found: dict[str, Value] = {}
-    for key, raw in content.items():
+    for key, raw in document.content.items():
         name = str(key).replace("-", "_")
         option = BY_KEY.get(name)
-        where = f"{path}: {key}"
+        where = document.where(key)
         if option is None:
             raise InvalidSetting(where, f"is not a setting{did_you_mean(name, BY_KEY)}")
         if raw is not None:
@@ -161,30 +196,12 @@ def _from_file(content: Mapping[str, object], path: str) -> dict[str, Value]:
     return found
 
 
-def _parse(path: Path) -> dict[str, object]:
-    name = f"--config {path}"
-    try:
-        content = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidSetting(name, f"cannot be read: {_reason(error)}") from None
-    try:
-        if path.suffix == ".toml":
-            return tomllib.loads(content)
-        if path.suffix in {".yaml", ".yml"}:
-            loaded = yaml.safe_load(content)
-        else:
-            raise InvalidSetting(name, "must end in .toml, .yaml or .yml")
-    except (tomllib.TOMLDecodeError, yaml.YAMLError) as error:
-        raise InvalidSetting(name, " ".join(str(error).split())) from None
-    if loaded is None:
-        return {}
-    if not isinstance(loaded, dict):
-        raise InvalidSetting(name, "must hold keys and values, one setting each")
-    return loaded
-
-
-def _reason(error: OSError | UnicodeDecodeError) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8"
+def threads_of(settings: Settings, cores: int) -> int | None:
+    """Threads of each replica: the cores are divided among them; None: the executor decides."""
+    count = settings.pool.replicas
+    if settings.executor.threads is not None or count == 1:
+        return settings.executor.threads
+    return max(1, cores // count)
 
 
 def replica_spec(settings: Settings, card: ModelCard) -> ReplicaSpec:
@@ -197,7 +214,7 @@ def replica_spec(settings: Settings, card: ModelCard) -> ReplicaSpec:
         cache_dir=settings.cache_dir,
         dtype=settings.executor.dtype,
         device=settings.executor.device,
-        threads=settings.executor.threads,
+        threads=threads_of(settings, len(os.sched_getaffinity(0))),
         attention=settings.executor.attention,
         cpu_isa=settings.cpu.cpu_isa,
         quantization=settings.cpu.quantization,

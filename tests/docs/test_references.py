@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from headway.app import chat
+from headway.app import admin, chat, explain, usage
 from headway.app.bench_commands import COMMANDS, SIMULATE
 from headway.app.options import OPTIONS
 from tests.docs.documents import ROOT, Document, documents
@@ -54,7 +54,15 @@ def test_every_option_named_is_one(document: Document) -> None:
     for command in (*COMMANDS.values(), SIMULATE):
         parsers.append(argparse.ArgumentParser())
         command.declare(parsers[-1])
+    parsers.append(argparse.ArgumentParser())
+    admin.add_arguments(parsers[-1])
+    for late in (explain, usage):
+        parsers.append(argparse.ArgumentParser())
+        late.add_arguments(parsers[-1])
     for parser in parsers:
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                parsers += action.choices.values()  # and those of it, as the loop comes to them
         known |= {name for action in parser._actions for name in action.option_strings}
     known |= {f"--{option.name}" for option in OPTIONS} | OTHERS
     for piece in document.code():

@@ -11,9 +11,12 @@ HeadwayError
 │   │   └── ModelNotFound       404, code model_not_found
 │   ├── MethodNotAllowed        405
 │   ├── SlowBody                408
+│   ├── Conflict                409, it is there already, or not in the state for that
+│   ├── ClientSilent            408, it had promised heartbeats
 │   ├── BodyTooLarge            413
 │   ├── UnsupportedMedia        415
-│   └── RateLimited             429, carries retry_after_s
+│   └── RateLimited             429, carries retry_after_s, or None
+│       └── QuotaExceeded       429, code insufficient_quota
 ├── CapacityError               try later or elsewhere        503, carries retry_after_s
 │   ├── QueueFull
 │   ├── DeadlineUnmeetable
@@ -21,6 +24,7 @@ HeadwayError
 ├── ReplicaError                one replica failed, not all       503, carries retry_after_s
 │   ├── ReplicaLost
 │   └── ReplicaNotReady
+├── StoreUnavailable            the database does not answer            503, carries retry_after_s
 ├── InternalError               our own bug, said without details           500
 ├── CorruptBlock                KV in memory is not what was saved: the engine ends
 ├── BadFrame                    bytes between our processes that are no message: dropped
@@ -104,12 +108,31 @@ class MethodNotAllowed(ClientError):
     http_status = 405
     code = "method_not_allowed"
 
+    def __init__(self, message: str, *, allowed: str = "") -> None:
+        """`allowed` are the methods that there are, as the header Allow has them."""
+        super().__init__(message)
+        self.allowed = allowed
+
 
 class SlowBody(ClientError):
     """The body did not arrive within the limit."""
 
     http_status = 408
     code = "request_timeout"
+
+
+class Conflict(ClientError):
+    """What should be made is there already, or is not in a state in which that can be done."""
+
+    http_status = 409
+    code = "conflict"
+
+
+class ClientSilent(ClientError):
+    """The client had promised to beat and did not: its request was ended."""
+
+    http_status = 408
+    code = "client_silent"
 
 
 class BodyTooLarge(ClientError):
@@ -127,15 +150,22 @@ class UnsupportedMedia(ClientError):
 
 
 class RateLimited(ClientError):
-    """A limit of the caller's own; waiting `retry_after_s` helps."""
+    """A limit of the caller's own; waiting `retry_after_s` helps, or nothing does (None)."""
 
     http_status = 429
     error_type = "rate_limit_error"
     code = "rate_limit_exceeded"
 
-    def __init__(self, message: str, retry_after_s: Seconds) -> None:
+    def __init__(self, message: str, retry_after_s: Seconds | None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class QuotaExceeded(RateLimited):
+    """The caller's budget of the month is used up, or would be by this request."""
+
+    error_type = "insufficient_quota"
+    code = "insufficient_quota"
 
 
 class CapacityError(HeadwayError):
@@ -190,6 +220,17 @@ class ReplicaNotReady(ReplicaError):
     """The engine is still loading, restarting or makes no progress."""
 
     code = "engine_not_ready"
+
+
+class StoreUnavailable(HeadwayError):
+    """The database does not answer now; waiting `retry_after_s` may help."""
+
+    http_status = 503
+    code = "store_unavailable"
+
+    def __init__(self, message: str, retry_after_s: Seconds) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class InternalError(HeadwayError):

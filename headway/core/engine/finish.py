@@ -40,6 +40,7 @@ def finished_event(group: RequestGroup, reason: FinishReason, now: Seconds) -> F
     """The request's one end, with its usage."""
     started = now if group.first_planned is None else group.first_planned
     first = now if group.first_token is None else group.first_token
+    account = group.account
     usage = Usage(
         prompt_tokens=len(group.request.prompt),
         completion_tokens=sum(s.num_outputs for s in group.sequences),
@@ -47,5 +48,11 @@ def finished_event(group: RequestGroup, reason: FinishReason, now: Seconds) -> F
         queue_s=started - group.arrived,
         prefill_s=first - started,
         decode_s=now - first,
+        cached_host_tokens=account.cached_host_tokens,
+        device_s=account.device_s,
+        num_chunks=account.num_chunks,
+        preemptions=account.preemptions,
+        preemptions_swapped=account.preemptions_swapped,
+        recomputed_tokens=account.recomputed_tokens,
     )
     return Finished(request_id=group.request.id, reason=reason, usage=usage)

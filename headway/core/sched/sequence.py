@@ -12,7 +12,7 @@ from enum import Enum
 
 from headway.core.base.units import Seconds
 from headway.core.kv.table import BlockTable
-from headway.core.messages.path import EngineRequest, TokenLogprob
+from headway.core.messages.path import Emitted, EngineRequest, TokenLogprob
 from headway.core.messages.step import SamplingState
 
 
@@ -42,12 +42,42 @@ class Standing:
     is_long: bool = False  # goes by the slow lane
     num_preempted: int = 0
     num_charged: int = 0  # leading tokens that its tenant's share has paid for
+    num_reached: int = 0  # leading tokens that were computed at least once
+
+
+@dataclass(slots=True)
+class Account:
+    """What a request has taken so far, over all of its choices."""
+
+    device_s: float = 0.0  # its share, by tokens, of the steps that it was part of
+    num_chunks: int = 0  # steps that its prompt took
+    recomputed_tokens: int = 0
+    cached_host_tokens: int = 0
+    preemptions: int = 0
+    preemptions_swapped: int = 0
+
+    def computed(self, sequence: "Sequence", start: int, end: int, seconds: float) -> None:
+        """A step computed positions start .. end - 1 of one of its choices, in so much time."""
+        self.device_s += seconds
+        reached = sequence.standing.num_reached
+        if start < reached:
+            self.recomputed_tokens += min(end, reached) - start
+        if end > reached:
+            if start < sequence.num_prompt and sequence is sequence.leader:
+                self.num_chunks += 1
+            sequence.standing.num_reached = end
+
+    def stopped(self, *, is_kept: bool) -> None:
+        """One of its choices gave way to others."""
+        self.preemptions += 1
+        self.preemptions_swapped += is_kept
 
 
 class RequestGroup:
     """A request inside the engine: its choices, and when things happened to it."""
 
     __slots__ = (
+        "account",
         "arrived",
         "cached_tokens",
         "first_planned",
@@ -63,6 +93,7 @@ class RequestGroup:
         self.first_planned: Seconds | None = None
         self.first_token: Seconds | None = None
         self.cached_tokens = 0
+        self.account = Account()
         self.sequences: list[Sequence] = []
         # Log-probabilities of prompt tokens; the first token has none.
         self.scores: list[TokenLogprob | None] = [None]
@@ -147,6 +178,15 @@ class Sequence:
         """Change state; an illegal move is a bug and fails with both names."""
         assert to in NEXT[self.state], f"sequence {self.id}: {self.state.name} -> {to.name}"
         self.state = to
+
+    def go_on(self, emitted: Emitted) -> State:
+        """Begin where another replica lost it; FINISHED if it had ended there."""
+        self.tokens += emitted.token_ids
+        if emitted.token_ids:
+            self.standing.num_reached = len(self.tokens) - 1  # where it was lost
+        if emitted.finish_reason is not None:
+            self.move(State.FINISHED)
+        return self.state
 
     def forget_steps(self) -> None:
         """Its blocks are gone: nothing is computed, and steps in flight do not count."""

@@ -8,6 +8,7 @@ from enum import IntEnum
 import msgspec
 
 from headway.core.base.units import Seconds
+from headway.core.tenancy.limits import UNLIMITED, Limits
 
 
 class SloClass(IntEnum):
@@ -35,6 +36,16 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""  # "" is everybody without a tenant of their own
     slo_class: SloClass = SloClass.STANDARD
     weight: float = 1.0
+    limits: Limits = UNLIMITED
+    models: tuple[str, ...] = ()  # that it may use, by the names of the routes; empty: all
+    may_degrade: bool = True  # to a smaller model or a shorter answer, rather than be refused
+
+
+class Principal(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks, as their key or token says; nothing in a request can change it."""
+
+    tenant: Tenant = Tenant()
+    key_id: str = ""  # public part of the key; "" for a key of the settings, or none
 
 
 def class_named(name: str) -> SloClass:

@@ -1,24 +1,42 @@
 """The gateway put together from its settings, its models and their pools."""
 
-from collections.abc import Sequence
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from headway.core.base.clock import Clock
-from headway.core.base.metrics import CATALOGUE
 from headway.core.engine.settings import EngineSettings, waiting_limit
-from headway.core.fleet.metrics import FLEET_CATALOGUE
 from headway.core.route.admit import AdmitLimits, Admitter
-from headway.core.tenancy.metrics import CLASS_CATALOGUE
+from headway.core.route.table import PoolFacts, RoutesSettings
+from headway.core.tenancy.account_metrics import ADMIN_REFUSED, KEY_CHECKS
+from headway.core.tenancy.book import AccountStore
+from headway.core.tenancy.tenant import Tenant, read_tenants
+from headway.service.gateway.accounts import Accounts, Caller, call_here
+from headway.service.gateway.admin import AccountPages
+from headway.service.gateway.admin_keys import AdminKeys, check_admin_keys
+from headway.service.gateway.admin_routes import AdminRoute, AdminRoutes, RouteTable
+from headway.service.gateway.auth import FindTenant, KeyRing, TokenSource
+from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.encode import Encoder
-from headway.service.gateway.gauges import EngineTotals, Gauges
+from headway.service.gateway.gauges import Gauges
+from headway.service.gateway.journey import Books
+from headway.service.gateway.ledger import Keeper
+from headway.service.gateway.limit_answers import LimitRules
+from headway.service.gateway.limit_counts import Denials, SharedState, samples
+from headway.service.gateway.limit_settings import LimitTable, RateLimitSettings
 from headway.service.gateway.meter import Meter
 from headway.service.gateway.model import Directory, ServedModel
 from headway.service.gateway.models import Models, Served
 from headway.service.gateway.pages import Condition, Pages
 from headway.service.gateway.relay import Relay, Seeds
+from headway.service.gateway.route_parts import make_routing, make_table
 from headway.service.gateway.server import Gateway, Parts
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.gateway.tokens import TokenPages
+from headway.service.gateway.totals import PoolTotals
+from headway.service.observe.catalogue import EVERYTHING
 from headway.service.observe.prometheus import Exporter, Labelled
 from headway.service.openai.limits import ApiLimits
 from headway.service.wire.transport import Pool
@@ -33,7 +51,22 @@ class ModelNeeds(NamedTuple):
     engine: EngineSettings
     encoder: Encoder
     pool: Pool
-    totals: EngineTotals
+    totals: PoolTotals
+    modalities: tuple[str, ...] = ()  # that it takes beside text
+    replicas: int = 1
+
+
+class Access(NamedTuple):
+    """Where keys and tenants come from, beside those of the settings."""
+
+    store: AccountStore | None = None
+    call: Caller = call_here  # runs what the store does off the event loop
+    # Makes what checks tokens of an identity provider, from what finds a tenant by its name.
+    tokens: Callable[[FindTenant], TokenSource] | None = None
+    admin_keys: tuple[str, ...] = ()
+    admin_routes: tuple[AdminRoute, ...] = ()  # beside those of tenants and keys
+    keys: tuple[tuple[str, Tenant], ...] = ()  # of the configuration file, and whose they are
+    tenants: tuple[Tenant, ...] = ()  # of the configuration file, also those without a key
 
 
 class GatewayNeeds(NamedTuple):
@@ -45,6 +78,12 @@ class GatewayNeeds(NamedTuple):
     models: Sequence[ModelNeeds]  # at least one; the first is the default
     clock: Clock
     version: str
+    books: Books = Books(NoLimits(), NoLedger(), NoPrices(), time.time, "")
+    access: Access = Access()
+    keeper: Keeper | None = None  # of the ledger in `books`, if it is to be counted
+    rate_limits: LimitTable = LimitTable(RateLimitSettings())
+    limit_state: SharedState | None = None  # of the store of `books`, where several share one
+    routes: RoutesSettings | None = None  # checked against the models; None: each by its names
 
 
 class Assembled(NamedTuple):
@@ -53,15 +92,42 @@ class Assembled(NamedTuple):
     gateway: Gateway
     models: Models
     exporter: Exporter
+    accounts: Accounts | None
+    tokens: TokenSource | None
+
+    async def load(self) -> None:
+        """Read who may use this, before the first request; raises HeadwayError."""
+        for each in (self.accounts, self.tokens):
+            if each is not None:
+                await each.load()
+
+    async def follow(self) -> None:
+        """Keep up with changes of that, for ever."""
+        await asyncio.gather(
+            *(each.follow() for each in (self.accounts, self.tokens) if each is not None)
+        )
+
+    def close(self) -> None:
+        """End the threads that check keys."""
+        if self.accounts is not None:
+            self.accounts.close()
 
 
 def assemble(needs: GatewayNeeds) -> Assembled:
     """Build every part once; to be called on the event loop."""
-    exporter = Exporter((*CATALOGUE, *CLASS_CATALOGUE, *FLEET_CATALOGUE), {})
-    models = Models([_serve(each, needs, exporter) for each in needs.models])
+    exporter = Exporter(EVERYTHING, {})
+    if needs.keeper is not None:
+        exporter.add_source(needs.keeper.samples)
+    if needs.limit_state is not None:
+        exporter.add_source(partial(samples, needs.limit_state))
+    pools = [PoolFacts(names=each.model.names, modalities=each.modalities) for each in needs.models]
+    table = make_table(needs.routes, pools)
+    models = Models([_serve(each, needs, exporter) for each in needs.models], table.names)
     condition = Condition(
         {each.model.names[0]: each.pool.view for each in needs.models}, needs.settings.live_timeout
     )
+    accounts = _accounts(needs, exporter)
+    tokens = _tokens(needs, accounts)
     parts = Parts(
         settings=needs.settings,
         api_limits=needs.api_limits,
@@ -74,15 +140,19 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         pages=Pages(condition, models, exporter, needs.version, needs.api_limits),
         token_pages=TokenPages(models, needs.api_limits),
         fingerprint=f"headway-{needs.version}",
+        keys=_key_ring(needs, accounts, tokens),
+        admin=_admin(needs, accounts, exporter),
+        books=needs.books._replace(rules=_rules(needs, exporter)),
+        routing=make_routing(table, models, needs.clock, needs.settings.slo_ttft),
     )
-    return Assembled(Gateway(parts), models, exporter)
+    return Assembled(Gateway(parts), models, exporter, accounts, tokens)
 
 
-def admit_limits(engine: EngineSettings, context_length: int) -> AdmitLimits:
-    """The queue's bounds, the same as the engine's own."""
+def admit_limits(engine: EngineSettings, context_length: int, replicas: int = 1) -> AdmitLimits:
+    """The queue's bounds, the same as those of all its engines together."""
     return AdmitLimits(
-        max_choices=engine.max_num_seqs + engine.max_waiting_requests,
-        max_waiting_tokens=waiting_limit(engine, context_length),
+        max_choices=replicas * (engine.max_num_seqs + engine.max_waiting_requests),
+        max_waiting_tokens=replicas * waiting_limit(engine, context_length),
     )
 
 
@@ -90,7 +160,7 @@ def _serve(each: ModelNeeds, needs: GatewayNeeds, exporter: Exporter) -> Served:
     """One model's own parts: its queue, its threads, its counters."""
     labelled = _labelled(exporter, each.model.names[0])
     meter = Meter(labelled, needs.clock, each.model.names[0])
-    admitter = Admitter(admit_limits(each.engine, each.model.context_length))
+    admitter = Admitter(admit_limits(each.engine, each.model.context_length, each.replicas))
     has_cache = each.engine.enable_prefix_caching
     gauges = Gauges(each.pool, admitter, meter, each.totals, has_prefix_cache=has_cache)
     labelled.add_source(gauges.samples)
@@ -103,6 +173,67 @@ def _serve(each: ModelNeeds, needs: GatewayNeeds, exporter: Exporter) -> Served:
         meter=meter,
         gauges=gauges,
     )
+
+
+def _accounts(needs: GatewayNeeds, exporter: Exporter) -> Accounts | None:
+    access = needs.access
+    if access.store is None:
+        return None
+    accounts = Accounts(
+        access.store, access.call, lambda result: exporter.add(KEY_CHECKS, result=result)
+    )
+    exporter.add_source(accounts.samples)
+    return accounts
+
+
+def _tokens(needs: GatewayNeeds, accounts: Accounts | None) -> TokenSource | None:
+    """What checks tokens; a tenant of the store goes before one of the settings."""
+    by_name = {tenant.name: tenant for _, tenant in read_tenants(needs.settings.tenant)}
+    by_name |= {tenant.name: tenant for tenant in needs.access.tenants}
+
+    def find(name: str) -> Tenant | None:
+        record = None if accounts is None else accounts.tenant(name)
+        if record is not None:
+            return None if record.is_disabled else record.tenant()
+        return by_name.get(name)
+
+    make = needs.access.tokens
+    return None if make is None else make(find)
+
+
+def _key_ring(
+    needs: GatewayNeeds, accounts: Accounts | None, tokens: TokenSource | None
+) -> KeyRing:
+    """Keys of the settings, then of the store, then tokens."""
+    settings = needs.settings
+    return KeyRing(
+        settings.api_key,
+        (*read_tenants(settings.tenant), *needs.access.keys),
+        [each for each in (accounts, tokens) if each is not None],
+        is_closed=bool(needs.access.admin_keys),
+    )
+
+
+def _admin(
+    needs: GatewayNeeds, accounts: Accounts | None, exporter: Exporter
+) -> AdminRoutes | None:
+    access, settings = needs.access, needs.settings
+    if not access.admin_keys:
+        return None
+    of_settings = (*read_tenants(settings.tenant), *access.keys)
+    check_admin_keys(access.admin_keys, [*settings.api_key, *(key for key, _ in of_settings)])
+    routes = access.admin_routes
+    if accounts is not None:
+        reserved = {tenant.name for _, tenant in of_settings}
+        reserved |= {tenant.name for tenant in access.tenants}
+        routes += AccountPages(accounts, reserved).routes()
+    keys = AdminKeys(access.admin_keys, time.monotonic)
+    return AdminRoutes(keys, RouteTable(routes), lambda: exporter.add(ADMIN_REFUSED))
+
+
+def _rules(needs: GatewayNeeds, exporter: Exporter) -> LimitRules:
+    table = needs.rate_limits
+    return needs.books.rules._replace(table=table, on_denied=Denials(exporter, table).count)
 
 
 def _labelled(exporter: Exporter, name: str) -> Labelled:

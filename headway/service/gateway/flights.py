@@ -21,17 +21,15 @@ class Flights:
         self,
         exchange: Exchange,
         work: Coroutine[Any, Any, None],
-        helper: Coroutine[Any, Any, None] | None = None,
+        *helpers: Coroutine[Any, Any, None],
     ) -> None:
         """Do the work until it is done or nobody wants it any more.
 
-        `helper` runs beside it, and its failure ends the work. Raises what the work raises,
+        `helpers` run beside it, and the failure of one ends the work. Raises what the work raises,
         ClientGone when the client left, the error given to `abort`.
         """
         main = asyncio.ensure_future(work)
-        beside = [asyncio.ensure_future(exchange.until_gone())]
-        if helper is not None:
-            beside.append(asyncio.ensure_future(helper))
+        beside = [asyncio.ensure_future(each) for each in (exchange.until_gone(), *helpers)]
         self._opened()
         try:
             watched: list[asyncio.Future[Any]] = [main, *beside, self._stop]

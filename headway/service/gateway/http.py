@@ -19,8 +19,10 @@ MAX_REQUEST_ID = 128  # characters of a client's X-Request-Id that are kept
 MAX_DISCARD_BYTES = 64 * 1024 * 1024  # of a refused body, so that the client reads the answer
 MAX_DISCARD_S = 5.0
 MAX_PAUSE_S = 0.5  # in what is thrown away; a client that sends no more has read the answer
+NOT_IN_A_HEADER = re.compile(r"[^\x20-\x7e]")
 NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._:/+=@-]")
 JSON = b"application/json"
+TRANSPORT = "headway.transport"  # key of the scope for the connection, where there is one
 
 
 class ClientGone(Exception):
@@ -33,12 +35,13 @@ class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
+        self.address: str = (scope.get("client") or ("",))[0]  # of the other end of the connection
         self.id = uuid.uuid4().hex  # keys everything inside; unique whatever the client sends
-        self._raw_query: bytes = scope["query_string"]
-        self._headers: list[Header] = scope["headers"]
+        self._scope = scope
         self._receive = receive
         self._send = send
         self._body_is_read = False
+        self._added: dict[str, Header] = {}
         self.is_started = False
         sent = NOT_IN_AN_ID.sub("", self.header("x-request-id") or "")[:MAX_REQUEST_ID]
         self.shown_id = sent or self.id
@@ -51,11 +54,12 @@ class Exchange:
     def headers(self, name: str) -> list[str]:
         """All headers of that name (lower case), in order."""
         wanted = name.encode("ascii")
-        return [value.decode("latin-1") for key, value in self._headers if key == wanted]
+        return [value.decode("latin-1") for key, value in self._scope["headers"] if key == wanted]
 
     def query(self, name: str) -> str | None:
         """The first non-empty value of a query parameter."""
-        values = parse_qs(self._raw_query.decode("latin-1"), max_num_fields=None).get(name)
+        query = self._scope["query_string"].decode("latin-1")
+        values = parse_qs(query, max_num_fields=None).get(name)
         return values[0] if values else None
 
     async def body(self, max_bytes: int, timeout: float) -> bytes:
@@ -91,17 +95,29 @@ class Exchange:
                 self._body_is_read = True
                 return bytes(parts)
 
+    def num_unsent(self) -> int:
+        """Bytes that were written and that the kernel has not taken yet."""
+        transport: asyncio.WriteTransport | None = self._scope.get(TRANSPORT)
+        return 0 if transport is None else transport.get_write_buffer_size()
+
     async def until_gone(self) -> None:
         """Return when the client has closed its side, or the answer is complete."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
+    def add_header(self, name: str, value: str) -> None:
+        """Have the answer carry this header, in place of one of the same name that was added.
+
+        Without effect once the answer has begun. What ASCII cannot carry is escaped.
+        """
+        shown = NOT_IN_A_HEADER.sub("?", value.encode("ascii", "backslashreplace").decode("ascii"))
+        self._added[name] = (name.encode("ascii"), shown.encode("ascii"))
+
     async def start(self, status: int, headers: Iterable[Header]) -> None:
-        """Send the status line and the header, X-Request-Id added."""
+        """Send the status line and the header, X-Request-Id and what was added with it."""
         named = (b"x-request-id", self.shown_id.encode("ascii"))
-        await self._write(
-            {"type": "http.response.start", "status": status, "headers": [*headers, named]}
-        )
+        all_ = [*headers, *self._added.values(), named]
+        await self._write({"type": "http.response.start", "status": status, "headers": all_})
         self.is_started = True  # only now: who is cancelled while it waits has sent nothing
 
     async def write(self, data: bytes, *, is_last: bool = False) -> None:
@@ -142,6 +158,9 @@ class Exchange:
             return
 
     async def _write(self, message: Message) -> None:
+        transport: asyncio.WriteTransport | None = self._scope.get(TRANSPORT)
+        if transport is not None and transport.is_closing():
+            raise ClientGone  # what is written now is thrown away, and must not count as sent
         try:
             await self._send(message)  # the connection itself ends when nobody reads it
         except OSError:

@@ -5,12 +5,13 @@ uvicorn's own protocol puts no bound on the number, the size or the time of head
 
 import asyncio
 import uuid
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from headway.service.gateway.http import TRANSPORT
 from headway.service.gateway.settings import GatewaySettings
 
 FRAMING_FACTOR = 8  # bytes of chunk sizes and the like allowed for each byte of body
@@ -84,6 +85,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self.other_bytes = 0
         self._expect_head()
         super().on_message_begin()
+        cast(dict[str, Any], self.scope)[TRANSPORT] = self.transport
 
     def on_url(self, url: bytes) -> None:
         """Count the request line."""

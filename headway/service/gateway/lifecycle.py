@@ -10,6 +10,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator
 from typing import cast
 
+import msgspec
 import uvicorn
 
 from headway.core.base.errors import InvalidSetting
@@ -55,6 +56,20 @@ def bind(settings: GatewaySettings) -> socket.socket:
     return listener
 
 
+def bind_admin(settings: GatewaySettings) -> socket.socket | None:
+    """The same for /admin where it has a listener of its own; raises InvalidSetting."""
+    if settings.admin_listen is None:
+        return None
+    if not settings.admin_key:
+        raise InvalidSetting("--admin-listen", "needs an --admin-key")
+    host, _, port = settings.admin_listen.rpartition(":")
+    own = msgspec.structs.replace(settings, host=host.strip("[]"), port=int(port))
+    try:
+        return bind(own)
+    except InvalidSetting as error:
+        raise InvalidSetting("--admin-listen", error.message.partition(": ")[2]) from None
+
+
 def _cannot_listen(settings: GatewaySettings, error: OSError) -> InvalidSetting:
     if error.errno == errno.EADDRINUSE:
         problem = (
@@ -85,6 +100,7 @@ class HttpServer(uvicorn.Server):
             loop="uvloop",
             http="httptools",
             ws="none",
+            interface="asgi3",
             lifespan="off",
             log_level="warning",
             log_config=None,

@@ -3,13 +3,17 @@
 import logging
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from headway.core.base import metrics
 from headway.core.base.clock import Clock
 from headway.core.base.errors import (
     ClientError,
+    ClientSilent,
     DeadlineUnmeetable,
     HeadwayError,
     QueueFull,
+    RateLimited,
     ReplicaNotReady,
     ShuttingDown,
     Unauthorized,
@@ -24,9 +28,12 @@ from headway.core.messages.path import (
     FinishReason,
     Started,
     Tokens,
+    Usage,
 )
+from headway.core.messages.record import RequestRecord
 from headway.core.tenancy.metrics import CLASS_FIRST_TOKEN, CLASS_REQUESTS
 from headway.core.tenancy.tenant import SloClass
+from headway.service.gateway.notes import Made
 from headway.service.observe.prometheus import Labelled
 
 log = logging.getLogger(__name__)
@@ -39,6 +46,8 @@ FINISHED_REASONS: Mapping[FinishReason, str] = {
 }
 OUTCOMES: Sequence[tuple[type[HeadwayError], Outcome]] = (
     (Unauthorized, Outcome.UNAUTHORIZED),
+    (ClientSilent, Outcome.CANCELLED),
+    (RateLimited, Outcome.REJECTED_LIMIT),
     (ClientError, Outcome.INVALID),
     (QueueFull, Outcome.REJECTED_QUEUE_FULL),
     (DeadlineUnmeetable, Outcome.REJECTED_DEADLINE),
@@ -75,13 +84,35 @@ class Meter:
 class _Part:
     """One engine request of it."""
 
-    __slots__ = ("is_finished", "last_at", "num_prompt", "num_tokens")
+    __slots__ = ("end", "is_finished", "last_at", "num_prompt", "num_tokens", "request", "started")
 
-    def __init__(self, num_prompt: int) -> None:
-        self.num_prompt = num_prompt
+    def __init__(self, request: EngineRequest) -> None:
+        self.request = request
+        self.num_prompt = len(request.prompt)
         self.num_tokens = 0
+        self.started: Started | None = None
+        self.end: Finished | None = None
         self.last_at: dict[int, Seconds] = {}  # choice -> replica clock of its last token
         self.is_finished = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the engine computed anything of it."""
+        made = self.num_tokens if self.end is None else self.end.usage.completion_tokens
+        return self.started is not None or made > 0
+
+    @property
+    def usage(self) -> Usage:
+        """As the engine told it at its end, or as far as it is known."""
+        if self.end is not None:
+            return self.end.usage
+        started = self.started
+        return Usage(
+            prompt_tokens=self.num_prompt,
+            completion_tokens=self.num_tokens,
+            cached_tokens=0 if started is None else started.cached_tokens,
+            cached_host_tokens=0 if started is None else started.cached_host_tokens,
+        )
 
 
 class RequestMeter:
@@ -105,13 +136,14 @@ class RequestMeter:
 
     def sent(self, requests: Sequence[EngineRequest]) -> None:
         """These went to the engine for it."""
-        self._parts = {request.id: _Part(len(request.prompt)) for request in requests}
+        self._parts |= {request.id: _Part(request) for request in requests}
 
     def saw(self, event: Event) -> None:
         """An event of one of its engine requests."""
         part = self._parts[event.request_id]
         match event:
             case Started():
+                part.started = event
                 if event.miss_reason is not CacheMiss.NONE:
                     reason = event.miss_reason.value
                     self._meter.exporter.add(metrics.PREFIX_MISSES, reason=reason)
@@ -120,12 +152,62 @@ class RequestMeter:
             case Finished():
                 self._saw_end(part, event)
 
-    def fail(self, error: HeadwayError, shown_id: str) -> None:
+    def heard(self, event: Finished) -> None:
+        """The engine told the end of what was cancelled, after the request was closed."""
+        self._parts[event.request_id].end = event
+
+    def made(self) -> Made:
+        """Tokens that engines have worked on for it so far; their cost is not known here."""
+        usages = [part.usage for part in self._parts.values() if part.has_begun]
+        return Made(
+            prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+            cached_tokens=sum(usage.cached_tokens for usage in usages),
+            completion_tokens=sum(usage.completion_tokens for usage in usages),
+        )
+
+    def fill(self, record: RequestRecord) -> RequestRecord:
+        """The record with all that was measured of the request."""
+        parts = self._parts.values()
+        begun = [part for part in parts if part.has_begun]
+        usages = [part.usage for part in begun]
+        misses = [part.started.miss_reason for part in begun if part.started is not None]
+        ends = [part.end for part in parts if part.end is not None]
+        return msgspec.structs.replace(
+            record,
+            endpoint=self._endpoint,
+            slo_class="" if self._slo_class is None else self._slo_class.name.lower(),
+            first_token_s=self._first_token_s,
+            finish=ends[-1].reason.value if ends else "",
+            replica=next((end.replica for end in ends if end.replica), record.replica),
+            failovers=max([record.failovers, *(end.failovers for end in ends)]),
+            num_choices=sum(part.request.num_choices for part in parts),
+            max_tokens=sum(_most(part.request) for part in parts),
+            prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+            cached_tokens=sum(usage.cached_tokens for usage in usages),
+            cached_host_tokens=sum(usage.cached_host_tokens for usage in usages),
+            completion_tokens=sum(usage.completion_tokens for usage in usages),
+            recomputed_tokens=sum(usage.recomputed_tokens for usage in usages),
+            # Prompts of one request run side by side: its times are those of the slowest.
+            queue_s=max((part.usage.queue_s for part in parts), default=0.0),
+            prefill_s=max((usage.prefill_s for usage in usages), default=0.0),
+            decode_s=max((usage.decode_s for usage in usages), default=0.0),
+            device_s=sum(usage.device_s for usage in usages),
+            num_chunks=sum(usage.num_chunks for usage in usages),
+            preemptions=sum(usage.preemptions for usage in usages),
+            preemptions_swapped=sum(usage.preemptions_swapped for usage in usages),
+            miss_reason=next(
+                (miss.value for miss in misses if miss is not CacheMiss.NONE),
+                CacheMiss.NONE.value if misses else "",
+            ),
+        )
+
+    def fail(self, error: HeadwayError, shown_id: str) -> Outcome:
         """The request ended with this error; what had been taken was not rejected."""
         outcome = outcome_of(error)
         if outcome is Outcome.REJECTED_SHUTTING_DOWN and self._parts:
             outcome = Outcome.ERROR
         self.close(outcome, shown_id)
+        return outcome
 
     def close(self, outcome: Outcome, shown_id: str) -> None:
         """The request ended; only the first call counts."""
@@ -180,6 +262,7 @@ class RequestMeter:
     def _saw_end(self, part: _Part, event: Finished) -> None:
         exporter = self._meter.exporter
         part.is_finished = True
+        part.end = event
         self._count_end(event.reason)
         usage = event.usage
         # The engine may count an end token that brought no text and so no event.
@@ -198,3 +281,8 @@ class RequestMeter:
     def _observe(self, ms: metrics.Metric, seconds: metrics.Metric, value: float) -> None:
         self._meter.exporter.observe(ms, value * 1000.0)
         self._meter.exporter.observe(seconds, value)
+
+
+def _most(request: EngineRequest) -> int:
+    """Tokens that it may generate."""
+    return request.num_choices * request.sampling.max_tokens

@@ -32,6 +32,10 @@ class Directory:
         self.model = model
         self._view = view
 
+    def view(self) -> ReplicaView:
+        """Its pool at this moment."""
+        return self._view()
+
     def facts(self) -> ModelFacts:
         """What a request is checked against; raises ReplicaNotReady before the engine loaded."""
         view = self._view()

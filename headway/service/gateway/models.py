@@ -1,6 +1,6 @@
 """All models that one server answers for, and what belongs to each of them alone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -32,11 +32,17 @@ class Served(NamedTuple):
 
 
 class Models:
-    """Every served model by its names; the first is meant where a request names none."""
+    """Every served model by its names; the first is meant where a request names none.
 
-    def __init__(self, served: Sequence[Served]) -> None:
+    `routes` are further names, and the model that stands for each in lists and for its tokens.
+    """
+
+    def __init__(self, served: Sequence[Served], routes: Mapping[str, str] | None = None) -> None:
         self.all = tuple(served)
         self._by_name = {name: each for each in served for name in each.directory.model.names}
+        self._routes = [name for name in routes or {} if name not in self._by_name]
+        for name in self._routes:
+            self._by_name[name] = self._by_name[(routes or {})[name]]
 
     @property
     def default(self) -> Served:
@@ -48,21 +54,28 @@ class Models:
         """Every name of every model."""
         return tuple(self._by_name)
 
-    def find(self, name: str | None) -> Served:
-        """The model of that name; raises ModelNotFound, which lists the served ones."""
-        if name is None:
-            return self.default
-        found = self._by_name.get(name)
-        if found is None:
-            raise unknown_model(name, self.names)
-        return found
+    def find(self, name: str | None, allowed: Sequence[str] = ()) -> Served:
+        """The model of that name, or the first; raises ModelNotFound, which lists what there is.
 
-    def listing(self) -> bytes:
-        """Body of /v1/models."""
+        allowed  names that the caller may use: others are not there for it. Empty: all
+        """
+        if name is None and not allowed:
+            return self.default
+        names = [each for each in self._by_name if not allowed or each in allowed]
+        if name is None and names:
+            name = names[0]
+        if name not in names:
+            raise unknown_model(name or "", names)
+        return self._by_name[name]
+
+    def listing(self, allowed: Sequence[str] = ()) -> bytes:
+        """Body of /v1/models, with what the caller may use."""
+        infos = [info for each in self.all for info in each.directory.infos()]
+        infos += [self._by_name[name].directory.info(name) for name in self._routes]
         return msgspec.json.encode(
-            ModelList(data=[info for each in self.all for info in each.directory.infos()])
+            ModelList(data=[info for info in infos if not allowed or info.id in allowed])
         )
 
-    def one(self, name: str) -> bytes:
+    def one(self, name: str, allowed: Sequence[str] = ()) -> bytes:
         """Body of /v1/models/{id}; raises ModelNotFound."""
-        return msgspec.json.encode(self.find(name).directory.info(name))
+        return msgspec.json.encode(self.find(name, allowed).directory.info(name))

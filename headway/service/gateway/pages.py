@@ -1,6 +1,6 @@
 """The paths that only tell something: health, models, metrics, the API's description."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -77,6 +77,10 @@ class Condition:
         return not is_stuck and view.state is not ReplicaState.FAILED
 
 
+# An exchange, and names of the models that its caller may use (empty: all).
+Show = Callable[[Exchange, Sequence[str]], Page]
+
+
 class Pages:
     """All pages by path; those under /v1 need a key where one is set."""
 
@@ -94,33 +98,33 @@ class Pages:
         version_body = msgspec.json.encode(VersionInfo(version=version))
         description = msgspec.json.encode(openapi(version, limits))
         docs = docs_page(version, limits)
-        self._by_path: Mapping[str, Callable[[Exchange], Page]] = {
-            "/health": lambda _: condition.health(),
+        self._by_path: Mapping[str, Show] = {
+            "/health": lambda *_: condition.health(),
             "/ready": self._ready,
-            "/version": lambda _: Page(200, version_body),
+            "/version": lambda *_: Page(200, version_body),
             "/metrics": self._metrics,
-            "/openapi.json": lambda _: Page(200, description),
-            "/docs": lambda _: Page(200, docs, b"text/html; charset=utf-8"),
-            "/v1/models": lambda _: Page(200, self._models.listing()),
+            "/openapi.json": lambda *_: Page(200, description),
+            "/docs": lambda *_: Page(200, docs, b"text/html; charset=utf-8"),
+            "/v1/models": lambda _, allowed: Page(200, self._models.listing(allowed)),
         }
 
-    def find(self, path: str) -> Callable[[Exchange], Page] | None:
+    def find(self, path: str) -> Show | None:
         """The page at a path, if there is one."""
         if path.startswith(MODEL_PREFIX) and len(path) > len(MODEL_PREFIX):
             return self._model
         return self._by_path.get(path)
 
-    def _metrics(self, exchange: Exchange) -> Page:
+    def _metrics(self, exchange: Exchange, _: Sequence[str]) -> Page:
         body, content_type = self._exporter.render(exchange.header("accept"))
         return Page(200, body, content_type.encode("ascii"))
 
-    def _ready(self, exchange: Exchange) -> Page:
+    def _ready(self, exchange: Exchange, _: Sequence[str]) -> Page:
         asked = exchange.query("model")
         name = None if asked is None else self._models.find(asked).name
         return self._condition.ready(name)
 
-    def _model(self, exchange: Exchange) -> Page:
-        return Page(200, self._models.one(exchange.path.removeprefix(MODEL_PREFIX)))
+    def _model(self, exchange: Exchange, allowed: Sequence[str]) -> Page:
+        return Page(200, self._models.one(exchange.path.removeprefix(MODEL_PREFIX), allowed))
 
 
 def _is_first_load(view: ReplicaView) -> bool:
@@ -153,6 +157,12 @@ def _of(view: ReplicaView, *, with_rung: bool) -> dict[str, object]:
     told: dict[str, object] = {"state": view.state.value, "reason": view.reason}
     if with_rung and view.status is not None:
         told["rung"] = RUNGS[view.status.rung]
+    if view.members:
+        told["replicas"] = [
+            {"replica": each.id, "is_ejected": each.is_ejected}
+            | _of(each.view, with_rung=with_rung)
+            for each in view.members
+        ]
     return told
 
 

@@ -11,7 +11,7 @@ from headway.core.base.clock import Clock
 from headway.core.messages.path import EngineRequest, Event, Finished, Started
 from headway.core.route.admit import Admitter
 from headway.service.gateway.encode import Encoder
-from headway.service.gateway.meter import RequestMeter
+from headway.service.gateway.journey import Journey
 from headway.service.openai.limits import ApiLimits
 from headway.service.openai.resolve import (
     ModelFacts,
@@ -71,7 +71,7 @@ class Relay:
         facts: Callable[[], ModelFacts],
         make_answer: MakeAnswer,
         take: Take,
-        meter: RequestMeter,
+        journey: Journey,
     ) -> None:
         """Give every event of the request to `take`, the prompt's index with it.
 
@@ -83,11 +83,19 @@ class Relay:
             request_id, num_prompts * request.n, self._clock.now(), request.asker.slo_class
         )
         unfinished: set[str] = set()
+        boxes: dict[str, Mailbox] = {}
         try:
             request = await self._held(request_id, request)
             sent = await self._encode(request_id, request, facts())
-            meter.sent(sent)
-            boxes: dict[str, Mailbox] = {}
+            asked = request.sampling.max_tokens
+            await journey.sized(
+                sum(len(each.prompt) for each in sent),
+                sum(
+                    each.num_choices * journey.reserved_for(each.sampling.max_tokens, asked)
+                    for each in sent
+                ),
+            )
+            journey.sent(sent)
             for each in sent:
                 boxes[each.id] = self._pool.call(each)
                 unfinished.add(each.id)
@@ -95,12 +103,13 @@ class Relay:
             numbers = {each.id: index for index, each in enumerate(sent)}
             async with aclosing(merged(boxes)) as events:
                 async for event in events:
-                    meter.saw(event)
+                    journey.saw(event)
                     self._note(request_id, event, sent[numbers[event.request_id]], unfinished)
                     await take(answer, event, numbers[event.request_id])
         finally:
             for engine_id in unfinished:
                 self._pool.cancel(engine_id)
+            journey.left({each: boxes[each] for each in unfinished})
             self._admitter.finished(request_id, self._clock.now())
             self._pool.release(request_id)
 

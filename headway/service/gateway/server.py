@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -18,16 +18,22 @@ from headway.core.base.errors import (
 )
 from headway.core.base.metrics import Outcome
 from headway.core.base.units import Seconds
-from headway.core.messages.path import Event
-from headway.core.tenancy.tenant import Tenant, lowered, read_targets, read_tenants
+from headway.core.messages.path import EngineRequest, Event
+from headway.core.tenancy.tenant import Principal, Tenant, lowered, read_targets
+from headway.service.gateway.admin_routes import AdminRoutes
+from headway.service.gateway.attempt import Attempt
 from headway.service.gateway.auth import KeyRing
 from headway.service.gateway.encode import off_loop
 from headway.service.gateway.flights import Flights
 from headway.service.gateway.generate import GENERATORS, Generator, Request
+from headway.service.gateway.heartbeat import PATH as BEAT_PATH
+from headway.service.gateway.heartbeat import Beats
 from headway.service.gateway.http import ClientGone, Exchange, Header, Receive, Scope, Send
-from headway.service.gateway.meter import Meter, RequestMeter
+from headway.service.gateway.journey import Books, Journey
+from headway.service.gateway.meter import Meter
 from headway.service.gateway.models import Models
 from headway.service.gateway.pages import Condition, Page, Pages
+from headway.service.gateway.routing import Routed, Routing
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.gateway.stream import SseStream
 from headway.service.gateway.tokens import Answers, TokenPages
@@ -54,6 +60,10 @@ class Parts(NamedTuple):
     pages: Pages
     token_pages: TokenPages
     fingerprint: str  # of this build and model, for `system_fingerprint`
+    books: Books
+    keys: KeyRing
+    routing: Routing
+    admin: AdminRoutes | None = None  # None: there is no /admin
 
 
 class Gateway:
@@ -63,11 +73,12 @@ class Gateway:
         self._parts = parts
         self._wall_clock = wall_clock
         settings = parts.settings
-        self._keys = KeyRing(settings.api_key, read_tenants(settings.tenant))
+        self._admin = parts.admin if settings.admin_listen is None else None
         # Without tenants or targets nobody was promised anything, and nobody is refused for it.
-        has_promises = bool(settings.tenant or settings.slo_ttft)
-        self._targets = read_targets(settings.slo_ttft) if has_promises else {}
+        self._is_promised = bool(settings.tenant or settings.slo_ttft)
+        self._targets = read_targets(settings.slo_ttft)
         self._flights = Flights()
+        self._beats = Beats(parts.clock, Seconds(settings.heartbeat_timeout))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI connection: an HTTP request, from its header to the end of its answer."""
@@ -76,12 +87,27 @@ class Gateway:
         generator = GENERATORS.get(exchange.path)
         tokens = self._parts.token_pages.by_path.get(exchange.path)
         try:
-            if generator is not None and exchange.method == "POST":
+            if self._admin is not None and AdminRoutes.owns(exchange.path):
+                await self._answer_page(exchange, self._admin.answer(exchange))
+            elif generator is not None and exchange.method == "POST":
                 await self._generate(exchange, generator)
             elif tokens is not None and exchange.method == "POST":
                 await self._tell(exchange, tokens)
+            elif exchange.method == "POST" and BEAT_PATH.fullmatch(exchange.path):
+                await self._answer_page(exchange, self._beaten(exchange))
             else:
                 await self._show(exchange, takes_post=bool(generator or tokens))
+        except ClientGone:
+            # The server would complain of a cut answer as long as it has the connection.
+            await exchange.until_gone()
+
+    async def administer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The same for a listener of its own that has /admin and nothing else."""
+        assert scope["type"] == "http", scope["type"]
+        assert self._parts.admin is not None, "there is no admin key"
+        exchange = Exchange(scope, receive, send)
+        try:
+            await self._answer_page(exchange, self._parts.admin.answer(exchange))
         except ClientGone:
             return
 
@@ -108,20 +134,25 @@ class Gateway:
             if page is None and not takes_post:
                 raise NotFound("There is nothing at this path; see /docs.")
             if page is None or exchange.method not in READS:
-                raise _NotThisMethod(exchange.method, "POST" if takes_post else "GET")
-            self._check_key(exchange)
-            return page(exchange)
+                allowed = "POST" if takes_post else "GET"
+                raise MethodNotAllowed(
+                    f"{exchange.method} is not allowed here; use {allowed}.", allowed=allowed
+                )
+            return page(exchange, await self._allowed(exchange))
 
         await self._answer_page(exchange, shown())
 
     async def _tell(self, exchange: Exchange, answer: Answers) -> None:
         async def told() -> Page:
-            self._check_key(exchange)
+            allowed = await self._allowed(exchange)
             settings = self._parts.settings
             body = await exchange.body(settings.max_body_bytes, settings.body_timeout)
-            return Page(200, await answer(body))
+            return Page(200, await answer(body, allowed))
 
         await self._answer_page(exchange, told())
+
+    async def _beaten(self, exchange: Exchange) -> Page:
+        return self._beats.beat(exchange, await self._principal(exchange))
 
     async def _answer_page(self, exchange: Exchange, page: Awaitable[Page]) -> None:
         """Send a page that is whole, or why there is none."""
@@ -139,67 +170,89 @@ class Gateway:
     async def _generate(self, exchange: Exchange, generator: Generator) -> None:
         """Answer one request to a generating endpoint, with exactly one outcome."""
         meter = self._parts.meter.open(generator.name)
+        journey = Journey(exchange, meter, self._parts.books)
         stream = SseStream(exchange, self._parts.clock, self._parts.settings.keepalive_interval)
         try:
-            await self._answer(exchange, generator, stream, meter)
+            await self._answer(exchange, generator, stream, journey)
         except HeadwayError as error:
-            meter.fail(error, exchange.shown_id)
+            await journey.close(Outcome.ERROR, error)
             await _fail(exchange, stream, error)
         except ClientGone:
             raise
         except Exception:
             log.exception("request_failed", extra={"request_id": exchange.shown_id})
-            meter.close(Outcome.ERROR, exchange.shown_id)
+            await journey.close(Outcome.ERROR)
             await _fail(exchange, stream, InternalError(HIDDEN))
         finally:  # counts if nothing above or in the sink did
-            meter.close(Outcome.CANCELLED, exchange.shown_id)
+            await journey.close(Outcome.CANCELLED)
 
     async def _answer(
-        self, exchange: Exchange, generator: Generator, stream: SseStream, meter: RequestMeter
+        self, exchange: Exchange, generator: Generator, stream: SseStream, journey: Journey
     ) -> None:
         parts = self._parts
-        tenant = self._keys.check(exchange.headers("authorization"))
-        request = self._stamped(await self._read(exchange, generator), tenant)
-        served = parts.models.find(request.model)
-        meter.belongs_to(served.meter, request.asker.slo_class)
-        if request.unknown_fields:
-            served.meter.exporter.add(metrics.UNKNOWN_FIELDS, len(request.unknown_fields))
-        head = AnswerHead(
-            id=f"{generator.id_prefix}-{exchange.id}",
-            created=int(self._wall_clock()),
-            model=request.model or served.name,
-            system_fingerprint=parts.fingerprint,
-        )
-        sink = _Sink(exchange, stream if request.stream else None, meter)
-        tokenizer = served.encoder.tokenizer
-        relayed = served.relay.run(
-            exchange.id,
-            request,
-            served.directory.facts,
-            lambda made: generator.answer(head, request, made, tokenizer),
-            sink.take,
-            meter,
-        )
-        await self._flights.run(exchange, relayed, stream.keep_alive() if request.stream else None)
+        principal = await self._principal(exchange)
+        journey.identify(principal)
+        model, version = parts.routing.split_query(exchange.query("model"))
+        request = self._stamped(await self._read(exchange, generator, model), principal.tenant)
+        journey.asks(request.user, is_stream=request.stream)
+        await journey.enter(principal)
+        routed = parts.routing.route(request, exchange.id, version)
+        journey.routed(routed.route, routed.served.meter, request.asker.slo_class)
+        with self._beats.watched(exchange, principal) as beside:
+            if request.stream:
+                beside.append(stream.keep_alive)
+            relayed = self._relayed(exchange, generator, routed, stream, journey)
+            await self._flights.run(exchange, relayed, *(each() for each in beside))
 
-    async def _read(self, exchange: Exchange, generator: Generator) -> Request:
+    async def _relayed(
+        self,
+        exchange: Exchange,
+        generator: Generator,
+        routed: Routed,
+        stream: SseStream,
+        journey: Journey,
+    ) -> None:
+        """Through the pool of its model, and every event to the client."""
+        parts, request = self._parts, routed.request
+        if request.unknown_fields:
+            routed.served.meter.exporter.add(metrics.UNKNOWN_FIELDS, len(request.unknown_fields))
+        created = int(self._wall_clock())
+
+        def make(by: Routed, made: Sequence[EngineRequest]) -> Answer:
+            head = AnswerHead(
+                id=f"{generator.id_prefix}-{exchange.id}",
+                created=created,
+                model=by.shown_model,
+                system_fingerprint=parts.fingerprint,
+            )
+            return generator.answer(head, by.request, made, by.served.encoder.tokenizer)
+
+        sink = _Sink(exchange, stream if request.stream else None, journey)
+        await Attempt(exchange, parts.routing, journey, make, sink.take).run(routed)
+
+    async def _read(self, exchange: Exchange, generator: Generator, model: str | None) -> Request:
         settings, limits = self._parts.settings, self._parts.api_limits
         body = await exchange.body(settings.max_body_bytes, settings.body_timeout)
-        model = exchange.query("model")
         query = {} if model is None else {"model": model}
         return await off_loop(body, lambda: generator.parse(body, query, limits))
 
     def _stamped(self, request: Request, tenant: Tenant) -> Request:
         """Whose it is decides its class; the request itself may only ask for a lower one."""
         slo_class = lowered(tenant.slo_class, request.asked_class)
-        budget = self._targets.get(slo_class)
+        is_promised = self._is_promised or tenant.name != ""  # a tenant may be of the database
+        budget = self._targets.get(slo_class) if is_promised else None
         asker = Asker(tenant=tenant, slo_class=slo_class, first_token_budget_s=budget)
         return msgspec.structs.replace(request, asker=asker)
 
-    def _check_key(self, exchange: Exchange) -> None:
+    async def _principal(self, exchange: Exchange) -> Principal:
+        return await self._parts.keys.check(exchange.headers("authorization"))
+
+    async def _allowed(self, exchange: Exchange) -> tuple[str, ...]:
+        """Names of the models that the caller may use; empty: all. Raises Unauthorized."""
         path = exchange.path
         if path.startswith(PROTECTED) or path in self._parts.token_pages.by_path:
-            self._keys.check(exchange.headers("authorization"))
+            return (await self._principal(exchange)).tenant.models
+        return ()
 
 
 class _Sink:
@@ -209,10 +262,10 @@ class _Sink:
     also finds it in the metrics.
     """
 
-    def __init__(self, exchange: Exchange, stream: SseStream | None, meter: RequestMeter) -> None:
+    def __init__(self, exchange: Exchange, stream: SseStream | None, journey: Journey) -> None:
         self._exchange = exchange
         self._stream = stream
-        self._meter = meter
+        self._journey = journey
 
     async def take(self, answer: Answer, event: Event, prompt: int) -> None:
         """Pass on what the event brings; raises the answer's failure."""
@@ -220,24 +273,27 @@ class _Sink:
             answer.feed(event, prompt)
             if answer.is_done:
                 body = answer.response()
-                self._meter.close(Outcome.OK, self._exchange.shown_id)
+                self._answered(answer)
+                await self._journey.close(Outcome.OK)
                 await self._exchange.answer(200, body)
             return
         data = answer.stream(event, prompt)
         if answer.failure is not None:
             raise answer.failure
         if answer.is_done:
-            self._meter.close(Outcome.OK, self._exchange.shown_id)
+            self._answered(answer)
+            await self._journey.close(Outcome.OK)
+        elif data:
+            self._journey.giving(answer.num_told)
         if data:
             await self._stream.send(data, is_last=answer.is_done)
+            self._journey.gave()
 
-
-class _NotThisMethod(MethodNotAllowed):
-    """Carries what goes into the Allow header."""
-
-    def __init__(self, method: str, allowed: str) -> None:
-        super().__init__(f"{method} is not allowed here; use {allowed}.")
-        self.allowed = allowed
+    def _answered(self, answer: Answer) -> None:
+        """All of it is about to leave, and its usage is what it says itself."""
+        num_tokens = answer.usage.completion_tokens
+        self._journey.giving(num_tokens)
+        self._journey.answered(num_tokens)
 
 
 async def _fail(exchange: Exchange, stream: SseStream, error: HeadwayError) -> None:
@@ -259,6 +315,6 @@ async def _refuse(exchange: Exchange, error: HeadwayError) -> None:
     ]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    if isinstance(error, _NotThisMethod):
+    if isinstance(error, MethodNotAllowed):
         headers.append((b"allow", error.allowed.encode("ascii")))
     await exchange.answer(status, body, headers=headers)

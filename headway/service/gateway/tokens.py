@@ -1,7 +1,7 @@
 """The two endpoints that only turn text into token ids and back."""
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from headway.core.base.errors import QueueFull
 from headway.core.base.units import Seconds
@@ -20,7 +20,8 @@ from headway.service.openai.tokens import (
 MAX_WAITING = 64  # requests here; those that generate share the threads and must not wait long
 RETRY_AFTER = Seconds(1.0)
 
-Answers = Callable[[bytes], Awaitable[bytes]]  # body to body
+# Body, and names of the models that the caller may use (empty: all), to body.
+Answers = Callable[[bytes, Sequence[str]], Awaitable[bytes]]
 
 
 class TokenPages:
@@ -37,14 +38,14 @@ class TokenPages:
             "/v1/detokenize": self._detokenize,
         }
 
-    async def _tokenize(self, body: bytes) -> bytes:
+    async def _tokenize(self, body: bytes, allowed: Sequence[str]) -> bytes:
         request = await off_loop(body, lambda: parse_tokenize(body, self._limits))
-        served = self._models.find(request.model)
+        served = self._models.find(request.model, allowed)
         return await self._bounded(served, lambda: self._encoded(served, request))
 
-    async def _detokenize(self, body: bytes) -> bytes:
+    async def _detokenize(self, body: bytes, allowed: Sequence[str]) -> bytes:
         request = await off_loop(body, lambda: parse_detokenize(body))
-        served = self._models.find(request.model)
+        served = self._models.find(request.model, allowed)
         return await self._bounded(
             served,
             lambda: detokenized(request, served.directory.known(), served.encoder.tokenizer),

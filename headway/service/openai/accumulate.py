@@ -84,7 +84,7 @@ class Choice:
         self.pieces: list[str] = []
         self.entries: list[Entry] = []
         self.token_ids: list[int] = []
-        self._num_told = 0  # of the ids: those that a delta has carried
+        self.num_told = 0  # of the ids: those that a delta has carried
         self.finish: FinishName | None = None
         self.stop_reason: str | int | None = None
         self._tracker = tracker
@@ -116,8 +116,8 @@ class Choice:
         """As with entries, ids without text wait for the next piece."""
         if not text and self.finish is None:
             return ()
-        untold = tuple(self.token_ids[self._num_told :])
-        self._num_told = len(self.token_ids)
+        untold = tuple(self.token_ids[self.num_told :])
+        self.num_told = len(self.token_ids)
         return untold
 
     def _entries(self, event: Tokens) -> list[Entry]:
@@ -150,6 +150,11 @@ class Accumulator:
     def is_done(self) -> bool:
         """True when every prompt has ended, or one has failed."""
         return self.failure is not None or len(self._finished) == self.plan.num_prompts
+
+    @property
+    def num_told(self) -> int:
+        """Tokens that deltas have carried, over all choices."""
+        return sum(choice.num_told for choice in self.choices)
 
     def feed(self, event: Event, prompt: int = 0) -> list[Delta]:
         """What the event of that prompt adds; after it, `failure` may be set."""

@@ -1,6 +1,7 @@
 """The API's description, made from the structs that check requests and write answers."""
 
 import html
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -44,7 +45,9 @@ _ERRORS = {
     "400": "A field is wrong, or not supported; `param` names it.",
     "401": "The API key is missing or wrong.",
     "404": "No such model.",
+    "405": "Not with this method; `Allow` says which.",
     "408": "The body did not arrive in time.",
+    "409": "It is there already, or not in a state for that.",
     "413": "The body is too large.",
     "415": "The body's content type or encoding is not read here.",
     "429": "A limit of the caller's own; `Retry-After` says how long to wait.",
@@ -64,6 +67,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     errors: tuple[str, ...] = ()
     parameters: tuple[tuple[str, str], ...] = ()  # (name, "path" or "query")
     refuses: tuple[str, ...] = ()  # names of fields that are known and refused
+    success: str = "200"
+    needs_body: bool = True  # where there is one
 
 
 _JSON = "application/json"
@@ -174,9 +179,6 @@ def openapi(version: str, limits: ApiLimits | None = None) -> dict[str, Any]:
     )
     # The decoder takes every field as optional, so that errors can be written for people.
     add_bounds(components, limits or ApiLimits())
-    paths: dict[str, dict[str, Any]] = {}
-    for endpoint in ENDPOINTS:
-        paths.setdefault(endpoint.path, {})[endpoint.method] = _operation(endpoint)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -185,13 +187,21 @@ def openapi(version: str, limits: ApiLimits | None = None) -> dict[str, Any]:
             "description": "OpenAI's API on Headway's own engine. Unknown fields are ignored; "
             "null equals absent.",
         },
-        "paths": paths,
+        "paths": paths_of(ENDPOINTS),
         "components": {
             "schemas": dict(sorted(components.items())),
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{}, {"key": []}],
     }
+
+
+def paths_of(endpoints: Sequence[Endpoint]) -> dict[str, dict[str, Any]]:
+    """The part `paths` of a document."""
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in endpoints:
+        paths.setdefault(endpoint.path, {})[endpoint.method] = _operation(endpoint)
+    return paths
 
 
 def docs_page(version: str, limits: ApiLimits | None = None) -> bytes:
@@ -224,7 +234,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         "operationId": (endpoint.method + endpoint.path.translate(_TO_WORDS)).strip("_"),
         "summary": endpoint.summary,
         "responses": {
-            "200": {
+            endpoint.success: {
                 "description": "Success.",
                 "content": {kind: _schema(name) for kind, name in endpoint.answers.items()},
             },
@@ -233,7 +243,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     }
     if endpoint.body:
         operation["requestBody"] = {
-            "required": True,
+            "required": endpoint.needs_body,
             "content": {_JSON: _schema(endpoint.body)},
         }
     if endpoint.parameters:

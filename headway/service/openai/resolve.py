@@ -178,8 +178,11 @@ def _entries(request: EngineRequest) -> int:
 
 
 def _salt(tenant: str, salt: bytes) -> bytes:
-    """Tenants never share blocks, whatever salts they send."""
-    return tenant.encode() + b"\0" + salt if tenant else salt
+    """Tenants never share blocks, whatever salts they send, nor does somebody without a tenant.
+
+    A tenant's name has no NUL and is not empty, so the part before the first NUL tells whose.
+    """
+    return tenant.encode() + b"\0" + salt if tenant or b"\0" in salt else salt
 
 
 def _is_scoring(request: ParsedRequest) -> bool:

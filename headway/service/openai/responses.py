@@ -88,6 +88,11 @@ class Answer:
         """Tokens of all prompts that have ended so far."""
         return self._accumulator.usage()
 
+    @property
+    def num_told(self) -> int:
+        """Tokens whose text has been given out so far; those that gave none go with the next."""
+        return self._accumulator.num_told
+
     def feed(self, event: Event, prompt: int = 0) -> None:
         """Take an event of that prompt, to be read by `response`."""
         self._accumulator.feed(event, prompt)

@@ -140,7 +140,8 @@ def test_a_wrong_part_of_a_flag_is_named(text: str, said: str) -> None:
 )
 def test_a_wrong_entry_of_a_file_is_named(tmp_path: Path, text: str, said: str) -> None:
     file = written(tmp_path, text)
-    assert refused(file=file).startswith(f"{file}: {said}")
+    line = text.count("\n", 0, text.index(said[:5])) + 1
+    assert refused(file=file).startswith(f"{file}:{line}: {said}")
 
 
 def test_a_name_for_all_of_several_models_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -27,13 +28,19 @@ from headway.core.messages.path import (
     Usage,
 )
 from headway.core.route.admit import Admitter
-from headway.service.gateway.assemble import GatewayNeeds, ModelNeeds, assemble
+from headway.core.route.table import RoutesSettings
+from headway.core.tenancy.limits import LimitStore
+from headway.service.gateway.assemble import Access, GatewayNeeds, ModelNeeds, assemble
+from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.encode import Encoder
-from headway.service.gateway.gauges import EngineTotals
+from headway.service.gateway.journey import Books
+from headway.service.gateway.ledger import Keeper
 from headway.service.gateway.lifecycle import HttpServer, bind
+from headway.service.gateway.limit_settings import LimitTable, RateLimitSettings
 from headway.service.gateway.model import ServedModel
 from headway.service.gateway.server import Gateway
 from headway.service.gateway.settings import GatewaySettings
+from headway.service.gateway.totals import PoolTotals
 from headway.service.observe.clock import SystemClock
 from headway.service.openai.limits import ApiLimits
 from headway.service.wire.mailbox import RequestMailbox
@@ -385,8 +392,18 @@ async def site(
     replica: FakeReplica | None = None,
     names: tuple[str, ...] = ("m", "m-alias"),
     others: Mapping[tuple[str, ...], FakeReplica] | None = None,
+    books: Books | None = None,
+    access: Access | None = None,
+    keeper: Keeper | None = None,
+    rate_limits: LimitTable | None = None,
+    limit_store: LimitStore | None = None,
+    routes: Mapping[str, object] | None = None,
+    images: Sequence[str] = (),
 ) -> AsyncGenerator[Site]:
-    """A gateway that serves on a free loopback port until the block ends."""
+    """A gateway that serves on a free loopback port until the block ends.
+
+    images  models (by their first names) that take images
+    """
     chosen = msgspec.structs.replace(settings or GatewaySettings(), port=0)
     fake = replica or FakeReplica()
     encoder = Encoder(CharTokenizer(), JoiningTemplate(), 2)
@@ -407,16 +424,25 @@ async def site(
                     engine=engine or EngineSettings(),
                     encoder=encoder,
                     pool=pool,
-                    totals=EngineTotals(),
+                    modalities=("image",) if each[0] in images else (),
+                    totals=PoolTotals(),
                 )
                 for each, pool in [(names, fake), *(others or {}).items()]
             ],
             clock=SystemClock(),
             version="1.2.3",
+            books=books
+            or Books(limit_store or NoLimits(), NoLedger(), NoPrices(), time.time, "test"),
+            access=access or Access(),
+            keeper=keeper,
+            rate_limits=rate_limits or LimitTable(RateLimitSettings()),
+            routes=None if routes is None else msgspec.convert(routes, RoutesSettings),
         )
     )
     listener = bind(chosen)
     server = HttpServer(parts.gateway, chosen, listener)
+    await parts.load()
+    following = asyncio.create_task(parts.follow())
     serving = asyncio.create_task(server.run_until_stopped())
     here = Site(parts.gateway, parts.models.default.admitter, fake, server)
     try:
@@ -429,5 +455,7 @@ async def site(
         await here.client.aclose()
         server.stop()
         await serving
+        following.cancel()
+        parts.close()
         encoder.close()
         listener.close()

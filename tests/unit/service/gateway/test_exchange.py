@@ -14,6 +14,7 @@ class Connection:
 
     def __init__(self) -> None:
         self.sent: list[str] = []
+        self.headers: list[tuple[bytes, bytes]] = []
         self.waiting = asyncio.Event()
         self.may_write = asyncio.Event()
 
@@ -27,6 +28,7 @@ class Connection:
         self.waiting.set()
         await self.may_write.wait()
         self.sent.append(message["type"])
+        self.headers += message.get("headers", [])
 
     def exchange(self) -> Exchange:
         """A request on this connection."""
@@ -61,5 +63,21 @@ def test_a_stream_that_has_begun_sends_its_header_once() -> None:
         assert stream.has_begun
         await stream.send(b"data: 2\n\n")
         assert connection.sent == ["http.response.start", *["http.response.body"] * 2]
+
+    run(scenario())
+
+
+def test_headers_that_were_added_leave_with_the_answer_once_and_as_ascii() -> None:
+    async def scenario() -> None:
+        connection = Connection()
+        connection.may_write.set()
+        exchange = connection.exchange()
+        exchange.add_header("x-a", "1")
+        exchange.add_header("x-b", "中\r\nx-c: 3")
+        exchange.add_header("x-a", "2")
+        await exchange.answer(200, b"{}")
+        added = [header for header in connection.headers if header[0].startswith(b"x-")]
+        assert added[:2] == [(b"x-a", b"2"), (b"x-b", rb"\u4e2d??x-c: 3")]
+        assert added[2][0] == b"x-request-id"
 
     run(scenario())

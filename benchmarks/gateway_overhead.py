@@ -1,0 +1,276 @@
+#!/usr/bin/env python3
+"""What a gateway adds: the same streams direct, through Headway, and through LiteLLM's proxy.
+
+    .venv/bin/python benchmarks/gateway_overhead.py --name gateway-overhead \
+        --litellm ~/litellm/bin/litellm
+
+The model server behind all of them is fake_upstream.py: 20 tokens a second and stream, 200 tokens
+an answer, 20 arrivals a second (Poisson), so that 200 streams are open at a time and no two beat
+together. The three ways take turns (A B C A B C ...). Of each run, requests that began after the
+streams had filled up count: percentiles of the time to the first token, CPU milliseconds of the
+gateway's processes a request, their memory. Overhead is the difference of the percentiles to
+direct's in the same repetition. Then --flat requests of 5 tokens in a closed loop through Headway:
+memory after a tenth of them against memory at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import gateway_load
+import httpx
+import psutil
+from gateway_load import Answer, Load
+from run_workloads import HERE, commit, free_port, machine, plain, versions
+from servers import started
+
+DIRECT, HEADWAY, LITELLM = "direct", "headway", "litellm"
+TOKENS, PACE = 200, 20.0  # of an answer; a second
+MODEL, KEY = "fake", "sk-benchmark"
+PERCENTILES = (50, 90, 99)
+FLAT_TOKENS, FLAT_CLIENTS = 5, 16
+
+
+def main() -> int:
+    """Run all ways in turn, print and write."""
+    options = parse_arguments()
+    target = HERE / "results" / f"{options.name}.json"
+    ways = [DIRECT, HEADWAY, *([LITELLM] if options.litellm else [])]
+    runs: list[dict[str, Any]] = []
+    before = {"date": datetime.now(UTC).isoformat("T", "seconds"), "load_average": os.getloadavg()}
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        upstream = stack.enter_context(fake_upstream(Path(folder), {}))
+        for repetition in range(options.repetitions):
+            for way in ways:
+                runs.append(one_run(way, upstream, Path(folder), options, repetition))
+                print(json.dumps(runs[-1]), flush=True)
+        flat = memory_over(options.flat, Path(folder)) if options.flat else None
+    result = {
+        "name": options.name,
+        **before,
+        "commit": commit(),
+        "machine": machine(),
+        "versions": versions() | litellm_version(options.litellm),
+        "command": plain([sys.executable, *sys.argv]),
+        "load": {"arrivals_s": options.rate, "tokens": TOKENS, "tokens_s": PACE},
+        "summary": summary(runs),
+        "memory": flat,
+        "runs": runs,
+    }
+    print(json.dumps({"summary": result["summary"], "memory": flat}, indent=1))
+    target.write_text(json.dumps(result, indent=1) + "\n")
+    return 0 if all(run["failed"] == 0 for run in runs) else 1
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--name", required=True, help="of the file in benchmarks/results")
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=30.0, help="of arrivals, in each run")
+    parser.add_argument("--rate", type=float, default=20.0, help="arrivals a second")
+    parser.add_argument("--litellm", type=Path, help="its executable; without it, it is left out")
+    parser.add_argument(
+        "--flat", type=int, default=50_000, help="requests of the memory run; 0: none"
+    )
+    return parser.parse_args()
+
+
+@contextmanager
+def fake_upstream(folder: Path, pace: Mapping[str, str]) -> Iterator[str]:
+    """The model server behind all of them."""
+    port = free_port()
+    command = [sys.executable, "-m", "uvicorn", "--app-dir", str(HERE), "--port", str(port)]
+    command += ["--log-level", "warning", "--no-access-log", "fake_upstream:app"]
+    url = f"http://127.0.0.1:{port}"
+    with started(command, url, "/health", folder / "upstream.log", 30.0, os.environ | dict(pace)):
+        yield url
+
+
+@contextmanager
+def gateway(
+    way: str, upstream: str, folder: Path, litellm: Path | None
+) -> Iterator[tuple[str, int]]:
+    """The gateway in front of it, with one tenant's key: its address, its process."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    if way == HEADWAY:
+        file = folder / "headway.yaml"
+        file.write_text(headway_file(upstream))
+        headway = str(Path(sys.executable).with_name("headway"))
+        command = [headway, "serve", "--config", str(file), "--port", str(port)]
+        health, env = "/ready", dict(os.environ)
+    else:
+        file = folder / "litellm.yaml"
+        file.write_text(litellm_file(upstream))
+        command = [str(litellm), "--config", str(file), "--port", str(port), "--host", "127.0.0.1"]
+        health = "/health/liveliness"
+        env = os.environ | {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR"}
+    with started(command, url, health, folder / f"{way}.log", 120.0, env) as server:
+        yield url, server.process.pid
+
+
+def headway_file(upstream: str) -> str:
+    """One upstream model, and a tenant."""
+    return (
+        f"log_level: warning\ntenant: [acme:standard:{KEY}]\n"
+        f"models:\n  - served_model_name: {MODEL}\n    upstream: {{urls: ['{upstream}/v1']}}\n"
+    )
+
+
+def litellm_file(upstream: str) -> str:
+    """The same for LiteLLM."""
+    return (
+        f"model_list:\n  - model_name: {MODEL}\n    litellm_params:\n"
+        f"      model: openai/{MODEL}\n      api_base: {upstream}/v1\n      api_key: none\n"
+        f"general_settings: {{master_key: {KEY}}}\nlitellm_settings: {{telemetry: false}}\n"
+    )
+
+
+def one_run(
+    way: str, upstream: str, folder: Path, options: argparse.Namespace, repetition: int
+) -> dict[str, Any]:
+    """One way, once: its percentiles, and what its processes used."""
+    fill_s = TOKENS / PACE
+    load = Load(options.rate, fill_s + options.seconds, TOKENS, MODEL, KEY)
+    with ExitStack() as stack:
+        url, pid = upstream, None
+        if way != DIRECT:
+            url, pid = stack.enter_context(gateway(way, upstream, folder, options.litellm))
+        wait_for_answer(url)
+        used = cpu_of(pid)
+        answers = asyncio.run(gateway_load.run(url, load, repetition))
+        used, memory = cpu_of(pid) - used, memory_of(pid)
+    return {
+        "way": way,
+        "repetition": repetition,
+        "requests": len(answers),
+        "failed": sum(not is_good(each) for each in answers),
+        "first_token_ms": percentiles(answers, fill_s),
+        "cpu_ms_a_request": used * 1000.0 / len(answers),
+        "memory_mib": memory / 2**20,
+    }
+
+
+def is_good(answer: Answer) -> bool:
+    """Whole, and every token there."""
+    return answer.is_whole and answer.num_tokens == TOKENS
+
+
+def wait_for_answer(url: str) -> None:
+    """One short request, which also loads what is loaded late."""
+    body = {"model": MODEL, "max_tokens": 1, "messages": [{"role": "user", "content": "Hi."}]}
+    headers = {"Authorization": f"Bearer {KEY}"}
+    httpx.post(
+        f"{url}/v1/chat/completions", json=body, headers=headers, timeout=60.0
+    ).raise_for_status()
+
+
+def percentiles(answers: Sequence[Answer], after_s: float) -> dict[str, float]:
+    """Milliseconds to the first token of those that came once the streams had filled up."""
+    times = sorted(each.first_s * 1000.0 for each in answers if each.started >= after_s)
+    cuts = statistics.quantiles(times, n=100, method="inclusive")
+    return {f"p{each}": cuts[each - 1] for each in PERCENTILES}
+
+
+def cpu_of(pid: int | None) -> float:
+    """Seconds of CPU that a process and its children have used."""
+    return sum_over(pid, lambda process: sum(process.cpu_times()[:2]))
+
+
+def memory_of(pid: int | None) -> int:
+    """Resident bytes of a process and its children."""
+    return int(sum_over(pid, lambda process: process.memory_info().rss))
+
+
+def sum_over(pid: int | None, value: Callable[[psutil.Process], float]) -> float:
+    """A value summed over a process and all below it; 0 for none."""
+    if pid is None:
+        return 0.0
+    top = psutil.Process(pid)
+    return sum(value(each) for each in (top, *top.children(recursive=True)))
+
+
+def summary(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Medians over the repetitions; overheads within each repetition first."""
+    found: dict[str, Any] = {}
+    direct = {run["repetition"]: run for run in runs if run["way"] == DIRECT}
+    for way in dict.fromkeys(run["way"] for run in runs):
+        own = [run for run in runs if run["way"] == way]
+        found[way] = {
+            "first_token_ms": median_of(own, lambda run: run["first_token_ms"]),
+            "overhead_ms": median_of(
+                own,
+                lambda run: {
+                    name: value - direct[run["repetition"]]["first_token_ms"][name]
+                    for name, value in run["first_token_ms"].items()
+                },
+            ),
+            "cpu_ms_a_request": statistics.median(run["cpu_ms_a_request"] for run in own),
+            "memory_mib": statistics.median(run["memory_mib"] for run in own),
+            "failed": sum(run["failed"] for run in own),
+        }
+    if LITELLM in found:
+        ours, theirs = found[HEADWAY]["cpu_ms_a_request"], found[LITELLM]["cpu_ms_a_request"]
+        found["cpu_ratio"] = theirs / ours
+    return found
+
+
+def median_of(
+    runs: Sequence[Mapping[str, Any]], figures: Callable[[Mapping[str, Any]], Mapping[str, float]]
+) -> dict[str, float]:
+    """The median of each figure."""
+    each = [figures(run) for run in runs]
+    return {name: statistics.median(run[name] for run in each) for name in each[0]}
+
+
+def memory_over(num_requests: int, folder: Path) -> dict[str, Any]:
+    """Headway's memory after a tenth of so many short requests, and after all."""
+    tenth = num_requests // 10
+    load = Load(0.0, 0.0, FLAT_TOKENS, MODEL, KEY)
+    at_once = {"FAKE_FIRST_MS": "0", "FAKE_TOKEN_MS": "0"}
+    with (
+        fake_upstream(folder, at_once) as upstream,
+        gateway(HEADWAY, upstream, folder, None) as (url, pid),
+    ):
+        wait_for_answer(url)
+        memory, failed = [], 0
+        for part in (tenth, num_requests - tenth):
+            answers = asyncio.run(gateway_load.closed(url, load, FLAT_CLIENTS, part))
+            failed += sum(not each.is_whole for each in answers)
+            memory.append(memory_of(pid))
+    return {
+        "requests": num_requests,
+        "failed": failed,
+        "mib_after_a_tenth": memory[0] / 2**20,
+        "mib_at_the_end": memory[1] / 2**20,
+        "growth": memory[1] / memory[0] - 1.0,
+    }
+
+
+def litellm_version(executable: Path | None) -> dict[str, str]:
+    """Its version, if it takes part."""
+    if executable is None:
+        return {}
+    python = executable.with_name("python")
+    code = "import importlib.metadata as m; print(m.version('litellm'))"
+    found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    return {"litellm": found.stdout.strip()}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,118 @@
+"""Where `headway admin` does its work: on the database itself, or at a running server."""
+
+import asyncio
+import getpass
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
+from urllib.parse import quote
+
+import httpx
+
+from headway.core.base.errors import HeadwayError, StartError
+from headway.core.tenancy.book import AccountStore
+from headway.service.gateway.accounts import Accounts, call_here
+from headway.service.gateway.admin import AccountPages
+from headway.service.gateway.admin_routes import AdminCall, RouteTable
+
+TIMEOUT_S = 30.0
+
+
+class Refused(Exception):
+    """What was asked for was not done; the message is for the user."""
+
+
+class Desk(Protocol):
+    """Takes the calls of /admin."""
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        query: Mapping[str, str] | None = None,
+    ) -> Any:
+        """The answer's JSON; raises Refused."""
+        ...
+
+
+class StoreDesk:
+    """The calls that a server answers, made here: the same code, without the server."""
+
+    def __init__(self, store: AccountStore) -> None:
+        self._accounts = Accounts(store, call_here, lambda _: None)
+        self._table = RouteTable(AccountPages(self._accounts).routes())
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        query: Mapping[str, str] | None = None,
+    ) -> Any:
+        """As `Desk.call`."""
+
+        async def sent() -> bytes:
+            return b"" if body is None else json.dumps(body).encode()
+
+        call = AdminCall(f"cli:{_user()}", (), (query or {}).get, sent)
+        try:
+            page = asyncio.run(self._table.call(method, path, call))
+        except HeadwayError as error:
+            raise Refused(error.message) from error
+        return json.loads(page.body)
+
+
+class HttpDesk:
+    """A running server, by its admin key."""
+
+    def __init__(self, url: str, key: str) -> None:
+        self._url = url.rstrip("/")
+        self._client = httpx.Client(
+            base_url=self._url,
+            headers={"Authorization": f"Bearer {key}"},
+            timeout=TIMEOUT_S,
+        )
+
+    def close(self) -> None:
+        """Give up the connection."""
+        self._client.close()
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        query: Mapping[str, str] | None = None,
+    ) -> Any:
+        """As `Desk.call`; raises StartError when no server answers."""
+        try:
+            answer = self._client.request(
+                method, quote(path), json=None if body is None else dict(body), params=query
+            )
+        except httpx.HTTPError as error:
+            raise StartError(f"{self._url}: no server answers there: {error}") from None
+        try:
+            content = answer.json()
+        except ValueError:
+            raise Refused(f"{self._url} answered {answer.status_code} without JSON") from None
+        if answer.is_success:
+            return content
+        problem = content.get("error", {}) if isinstance(content, dict) else {}
+        hint = (
+            " (is /admin switched on there, with --admin-key?)"
+            if (
+                answer.status_code == httpx.codes.NOT_FOUND
+                and problem.get("code") == "not_found"
+                and "/docs" in str(problem.get("message"))
+            )
+            else ""
+        )
+        raise Refused(f"{problem.get('message', f'status {answer.status_code}')}{hint}")
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return "unknown"

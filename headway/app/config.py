@@ -1,0 +1,66 @@
+"""`headway config check`: is this configuration one that `headway serve` could start with?"""
+
+import argparse
+import os
+
+from headway.app.fleet import served_names
+from headway.app.sections import check_against, keys_of
+from headway.app.settings import Settings, merge_models
+from headway.core.route.table import PoolFacts
+from headway.core.tenancy.limits import UNLIMITED
+from headway.service.loaders.builtin import BUILTIN
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare its sub-commands."""
+    commands = parser.add_subparsers(dest="what", required=True)
+    check = commands.add_parser("check", help="read it as headway serve would, and start nothing")
+    check.add_argument(
+        "file", nargs="?", help="TOML or YAML file (default: HEADWAY_CONFIG) [HEADWAY_CONFIG]"
+    )
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Check it: 0 with a summary; raises StartError, which names file, line and reason.
+
+    The environment counts as for `headway serve`. Model files are not opened.
+    """
+    models = merge_models({}, os.environ, chosen.file)
+    settings = models[0]
+    pools = [PoolFacts(names=expected_names(each)) for each in models]
+    check_against(pools, settings.routes, settings.prices, settings.file)
+    keys_of(settings.tenants)
+    print(summary(settings.file, models))
+    return 0
+
+
+def expected_names(settings: Settings) -> tuple[str, ...]:
+    """What a model will be called, as far as that is known without its file."""
+    if settings.served_model_name:
+        return settings.served_model_name
+    return served_names(settings, settings.model or BUILTIN.file_name)
+
+
+def summary(file: str, models: tuple[Settings, ...]) -> str:
+    """What was understood, a line each."""
+    settings = models[0]
+    lines = [f"{file or 'the environment alone'}: fine"]
+    for each in models:
+        lines.append(f"  model {each.model or '(built in)'}: {', '.join(expected_names(each))}")
+    if settings.routes is not None:
+        names = [route.name for route in settings.routes.names]
+        names += [settings.routes.auto.name] if settings.routes.auto is not None else []
+        lines.append(f"  routes: {', '.join(names) or 'none of their own'}")
+    tenants = [entry.name for entry in settings.tenants]
+    if tenants or settings.gateway.tenant:
+        lines.append(f"  tenants: {len(tenants)} in the file, {len(settings.gateway.tenant)} keys")
+    rates = settings.rate_limits
+    if rates.tenants or rates.default != UNLIMITED:
+        others = "none of their own" if rates.default == UNLIMITED else "those of `default`"
+        where = "this process" if rates.redis_url is None else "Redis"
+        lines.append(
+            f"  limits of {len(rates.tenants)} tenants, others have {others}; counted in {where}"
+        )
+    if settings.prices.models:
+        lines.append(f"  prices in {settings.prices.currency}: {', '.join(settings.prices.models)}")
+    return "\n".join(lines)

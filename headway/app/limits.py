@@ -1,0 +1,69 @@
+"""Where tenants' limits are counted: in this process, or in Redis with the other gateways."""
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+from headway.core.base.errors import InvalidSetting
+from headway.core.tenancy.limits import LimitStore
+from headway.core.tenancy.memory_limits import MemoryLimits
+from headway.service.gateway.journey import Books, Ledger, Pricing
+from headway.service.gateway.limit_answers import LimitRules
+from headway.service.gateway.limit_counts import SharedState
+from headway.service.gateway.limit_settings import LimitTable, RateLimitSettings
+from headway.service.gateway.underway import Underway
+
+if TYPE_CHECKING:
+    from headway.service.store.shared_limits import SharedLimits
+
+
+class TenantLimits:
+    """The store of one gateway process, with its one background task."""
+
+    def __init__(self, settings: RateLimitSettings, gateway: str) -> None:
+        """`gateway` names this process to the others. Raises InvalidSetting."""
+        self._gateway = gateway
+        self.table = LimitTable(settings)
+        self._shared: SharedLimits | None = None
+        store: LimitStore = MemoryLimits()
+        if settings.redis_url is not None:
+            store = self._shared = _shared(settings, settings.redis_url, gateway)
+        self.store = Underway(store, time.time)
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def state(self) -> SharedState | None:
+        """Of what is shared; None where nothing is."""
+        return self._shared
+
+    def books(self, ledger: Ledger, pricing: Pricing, currency: str) -> Books:
+        """What the gateway's journeys are counted in, these limits among it."""
+        rules = LimitRules(currency=currency)
+        return Books(self.store, ledger, pricing, time.time, self._gateway, rules)
+
+    def start(self) -> None:
+        """Keep the leases of what is under way, from here on."""
+        self._task = asyncio.create_task(self.store.run())
+
+    async def close(self) -> None:
+        """End what `start` began, and leave the store."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        if self._shared is not None:
+            await self._shared.close()
+
+
+def _shared(settings: RateLimitSettings, url: str, gateway: str) -> "SharedLimits":
+    """Imported only here: a server without Redis has no use for its client's 10 MB."""
+    try:
+        from headway.service.store.redis_limits import RedisLimits, RedisSettings
+        from headway.service.store.shared_limits import SharedLimits
+    except ModuleNotFoundError:
+        raise InvalidSetting(
+            "--redis-url", "needs Redis's client; install it with: pip install 'headway[redis]'"
+        ) from None
+    redis = RedisSettings(url=url, prefix=settings.redis_prefix, timeout_s=settings.redis_timeout)
+    return SharedLimits(RedisLimits(redis), gateway, share=settings.outage_share)

@@ -1,0 +1,99 @@
+"""Paths under /admin: which call they mean, and that nobody without an admin key gets further."""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from headway.core.base.errors import HeadwayError, MethodNotAllowed, NotFound
+from headway.service.gateway.admin_keys import AdminKeys
+from headway.service.gateway.http import Exchange
+from headway.service.gateway.pages import Page
+
+log = logging.getLogger(__name__)
+
+PREFIX = "/admin"
+MAX_BODY_BYTES = 256 * 1024
+BODY_S = 10.0
+
+
+class AdminCall(NamedTuple):
+    """One call of somebody who may make it: over HTTP, or of the command line on the database."""
+
+    who: str  # as the audit log names them
+    values: tuple[str, ...]  # what stands in place of the path's {names}, in order
+    query: Callable[[str], str | None]  # a parameter's value
+    body: Callable[[], Awaitable[bytes]]  # b"" for none
+
+
+AdminHandler = Callable[[AdminCall], Awaitable[Page]]
+
+
+class AdminRoute(NamedTuple):
+    """A method of a path such as /admin/tenants/{name}; the part in braces is one segment."""
+
+    method: str
+    path: str
+    handler: AdminHandler
+
+
+class RouteTable:
+    """Finds the handler of a call."""
+
+    def __init__(self, routes: Sequence[AdminRoute]) -> None:
+        self._routes = [(route, route.path.split("/")) for route in routes]
+
+    async def call(self, method: str, path: str, call: AdminCall) -> Page:
+        """The page of what is at that path; raises NotFound, MethodNotAllowed and its errors."""
+        segments = path.split("/")
+        fits = {route.method: route for route, parts in self._routes if _fits(parts, segments)}
+        if not fits:
+            raise NotFound("There is nothing at this path; see /openapi.json.")
+        route = fits.get(method)
+        if route is None:
+            allowed = ", ".join(sorted(fits))
+            raise MethodNotAllowed(f"{method} is not allowed here; use {allowed}.", allowed=allowed)
+        parts = route.path.split("/")
+        values = tuple(
+            given for part, given in zip(parts, segments, strict=True) if part.startswith("{")
+        )
+        return await route.handler(call._replace(values=values))
+
+
+class AdminRoutes:
+    """All of /admin. Without a key there is no such object, and no such path."""
+
+    def __init__(self, keys: AdminKeys, table: RouteTable, refused: Callable[[], None]) -> None:
+        """`refused` counts requests without the right key."""
+        self._keys = keys
+        self._table = table
+        self._refused = refused
+
+    @staticmethod
+    def owns(path: str) -> bool:
+        """Whether a path is under /admin."""
+        return path == PREFIX or path.startswith(PREFIX + "/")
+
+    async def answer(self, exchange: Exchange) -> Page:
+        """The call's page; raises HeadwayError. The key is checked before the path is."""
+        try:
+            who = self._keys.check(exchange.headers("authorization"), exchange.address)
+        except HeadwayError:
+            self._refused()
+            log.warning(
+                "admin_refused",
+                extra={"request_id": exchange.shown_id, "address": exchange.address},
+            )
+            raise
+
+        async def body() -> bytes:
+            return await exchange.body(MAX_BODY_BYTES, BODY_S)
+
+        call = AdminCall(who, (), exchange.query, body)
+        return await self._table.call(exchange.method, exchange.path, call)
+
+
+def _fits(parts: Sequence[str], segments: Sequence[str]) -> bool:
+    return len(parts) == len(segments) and all(
+        part == segment or (part.startswith("{") and segment != "")
+        for part, segment in zip(parts, segments, strict=True)
+    )

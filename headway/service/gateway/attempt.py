@@ -1,0 +1,233 @@
+"""A routed request on its way to an answer: once, or again elsewhere while nothing was sent.
+
+Three things may come between the model that was chosen and the answer: a refusal at its door,
+which a smaller model may make good; a first token that does not come in time, in whose place a
+fixed answer goes out; and a cascade, whose first answer is kept back until it is known to be good
+enough.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import msgspec
+
+from headway.core.base.errors import (
+    CapacityError,
+    DeadlineUnmeetable,
+    HeadwayError,
+    InternalError,
+    PromptTooLong,
+    ReplicaError,
+    ShuttingDown,
+)
+from headway.core.base.units import Seconds
+from headway.core.messages.path import (
+    EngineRequest,
+    Event,
+    Finished,
+    FinishReason,
+    Sampling,
+    Tokens,
+    Usage,
+)
+from headway.core.route.cascade import CascadeSettings, Confidence
+from headway.service.gateway.generate import Request
+from headway.service.gateway.http import Exchange
+from headway.service.gateway.journey import Journey
+from headway.service.gateway.relay import Take
+from headway.service.gateway.routing import Routed, Routing
+from headway.service.openai.errors import failure_of
+from headway.service.openai.responses import Answer
+from headway.service.openai.schema import CompletionRequest
+
+Makes = Callable[[Routed, Sequence[EngineRequest]], Answer]
+BUSY = (CapacityError, ReplicaError)  # what another model may make good
+UNFIT = (*BUSY, InternalError, PromptTooLong)  # why a cascade goes straight on to its second
+
+
+class Attempt:
+    """One request, from its route to the end of its answer."""
+
+    def __init__(
+        self, exchange: Exchange, routing: Routing, journey: Journey, makes: Makes, take: Take
+    ) -> None:
+        self._exchange = exchange
+        self._routing = routing
+        self._journey = journey
+        self._makes = makes
+        self._take = take
+        self._num_calls = 0
+        self._made: Sequence[EngineRequest] = ()  # of the last call
+        self._has_token = asyncio.Event()  # of the answer that the client gets
+
+    async def run(self, routed: Routed) -> None:
+        """Answer it; raises what `Relay.run` raises, when nothing helped."""
+        instead = self._routing.answer_instead(routed)
+        if instead is None:
+            return await self._answer(routed)
+        text, seconds = instead
+        try:
+            is_in_time = await self._within(seconds, self._answer(routed))
+        except DeadlineUnmeetable:  # the engine knows already that it will not be
+            if self._has_token.is_set():
+                raise
+            is_in_time = False
+        if not is_in_time:
+            await self._say(routed, text)
+
+    async def _answer(self, routed: Routed) -> None:
+        cascade = routed.choice.cascade
+        if cascade is not None:
+            return await self._cascade(routed, cascade)
+        try:
+            await self._call(routed, routed.request, self._pass_on)
+        except PromptTooLong:
+            fitting = self._routing.undegraded(routed)
+            if fitting is None:
+                raise
+            await self._call(fitting, fitting.request, self._pass_on)
+        except BUSY as error:
+            helper = None if self._is_final(error) else self._routing.helper(routed)
+            if helper is None:
+                raise
+            try:
+                await self._call(helper, helper.request, self._pass_on)
+            except PromptTooLong:
+                raise error from None
+
+    async def _cascade(self, routed: Routed, cascade: CascadeSettings) -> None:
+        """The first model's answer if it is sure of it, otherwise the second's.
+
+        An answer that is there and in doubt is still better than none: it goes out when the
+        second model is too busy.
+        """
+        self._journey.may_call((cascade.first, cascade.then))
+        draft = _Draft()
+        try:
+            await self._call(routed, _scored(routed.request), draft.take)
+            doubt = draft.confidence.doubt(cascade)
+        except UNFIT as error:
+            if isinstance(error, ShuttingDown):
+                raise
+            doubt, draft.answer = "error", None
+        self._routing.cascaded(routed, doubt)
+        if doubt:
+            second = self._routing.escalated(routed)
+            self._journey.dropped()
+            try:
+                if draft.answer is None or not self._routing.is_congested(second):
+                    return await self._call(second, second.request, self._pass_on)
+            except BUSY as error:
+                if draft.answer is None or self._is_final(error):
+                    raise
+            self._journey.kept()
+            self._go(self._routing.kept(routed))
+        await draft.play(self._pass_on)
+
+    async def _call(self, routed: Routed, request: Request, take: Take) -> None:
+        """Take it through one model; each call has an id of its own."""
+        self._num_calls += 1
+        id_ = (
+            self._exchange.id if self._num_calls == 1 else f"{self._exchange.id}.{self._num_calls}"
+        )
+        self._go(routed)
+
+        def make(made: Sequence[EngineRequest]) -> Answer:
+            self._made = made
+            return self._makes(routed, made)
+
+        served = routed.served
+        await served.relay.run(id_, request, served.directory.facts, make, take, self._journey)
+
+    def _go(self, routed: Routed) -> None:
+        """It goes there: told to all who want to know."""
+        self._journey.routed(routed.route, routed.served.meter, routed.ask.slo_class)
+        self._routing.tell(self._exchange, routed)
+
+    async def _pass_on(self, answer: Answer, event: Event, prompt: int) -> None:
+        if isinstance(event, Tokens):
+            self._has_token.set()
+        await self._take(answer, event, prompt)
+
+    def _is_final(self, error: HeadwayError) -> bool:
+        """Whether nobody else may try."""
+        return isinstance(error, ShuttingDown) or self._has_token.is_set()
+
+    async def _within(self, seconds: float, work: Coroutine[Any, Any, None]) -> bool:
+        """Do the work; False when it was ended as no token had come after so long."""
+        task = asyncio.ensure_future(work)
+        first = asyncio.ensure_future(self._has_token.wait())
+        try:
+            await asyncio.wait((task, first), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done() and not first.done():
+                return False
+            await task
+            return True
+        finally:
+            task.cancel()
+            first.cancel()
+            await asyncio.gather(task, first, return_exceptions=True)
+
+    async def _say(self, routed: Routed, text: str) -> None:
+        """The fixed answer, as every choice of an answer that ended by itself."""
+        said = self._routing.answered_instead(routed)
+        self._go(said)
+        made = self._made or _unsent(routed.request)
+        answer = self._makes(said, made)
+        for index, each in enumerate(made):
+            for choice in range(each.num_choices):
+                tokens = Tokens(
+                    request_id=each.id,
+                    choice=choice,
+                    token_ids=(),
+                    text=text,
+                    at=Seconds(0.0),
+                    finish_reason=FinishReason.STOP,
+                )
+                await self._take(answer, tokens, index)
+            usage = Usage(prompt_tokens=len(each.prompt), completion_tokens=0)
+            end = Finished(request_id=each.id, reason=FinishReason.STOP, usage=usage)
+            await self._take(answer, end, index)
+
+
+class _Draft:
+    """An answer's events, kept until it is known whether the client gets them."""
+
+    def __init__(self) -> None:
+        self.answer: Answer | None = None  # None: there is none that could go out
+        self.confidence = Confidence()
+        self._events: list[tuple[Event, int]] = []
+
+    async def take(self, answer: Answer, event: Event, prompt: int) -> None:
+        """Keep an event; raises the engine's failure."""
+        self.answer = answer
+        if isinstance(event, Finished) and (failure := failure_of(event)) is not None:
+            raise failure
+        self.confidence.saw(event)
+        self._events.append((event, prompt))
+
+    async def play(self, take: Take) -> None:
+        """Give everything to whom it was meant for."""
+        answer = self.answer
+        assert answer is not None, "a draft without an answer is never played"
+        for event, prompt in self._events:
+            await take(answer, event, prompt)
+
+
+def _scored(request: Request) -> Request:
+    """The same with the log-probabilities of its tokens; what the client gets does not change."""
+    if request.sampling.num_logprobs is not None:
+        return request
+    sampling = msgspec.structs.replace(request.sampling, num_logprobs=0)
+    return msgspec.structs.replace(request, sampling=sampling)
+
+
+def _unsent(request: Request) -> list[EngineRequest]:
+    """Stand-ins for the engine requests of a request that never got so far as to have them."""
+    count = len(request.prompts) if isinstance(request, CompletionRequest) else 1
+    sampling = Sampling(max_tokens=1, seed=0)
+    return [
+        EngineRequest(id=f"none-{i}", prompt=(), sampling=sampling, num_choices=request.n)
+        for i in range(count)
+    ]

@@ -1,0 +1,330 @@
+"""The step between parsing a request and sending it: which model answers, said to the client."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from headway.core.base.clock import Clock
+from headway.core.messages.record import Route
+from headway.core.route.choose import Ask, Choice, Chooser
+from headway.core.route.degrade import PoolState
+from headway.core.route.features import Prompt
+from headway.core.route.routing_metrics import (
+    CASCADES,
+    CONGESTED,
+    DEGRADED,
+    ESCALATION_RATE,
+    ROUTE_AVOIDED,
+    ROUTED,
+)
+from headway.core.route.table import AT, Found, RouteTable, unknown
+from headway.core.tenancy.tenant import SloClass, Tenant
+from headway.service.gateway.generate import Request
+from headway.service.gateway.http import Exchange
+from headway.service.gateway.models import Models, Served
+from headway.service.observe.prometheus import Sample
+from headway.service.openai.schema import ChatRequest, CompletionRequest
+from headway.service.wire.transport import ReplicaState
+
+log = logging.getLogger(__name__)
+
+MODALITY_OF: Mapping[str, str] = {
+    "image_url": "image",
+    "input_image": "image",
+    "input_audio": "audio",
+    "audio_url": "audio",
+    "video_url": "video",
+    "file": "file",
+    "input_file": "file",
+}
+CHARS_PER_ID = 4  # of a prompt that came as token ids: about as long as English text
+ANSWERS = frozenset({ReplicaState.READY})
+WAKES = frozenset({ReplicaState.UNLOADED, ReplicaState.UNLOADING})
+
+
+class Routed(NamedTuple):
+    """A request, and where it goes."""
+
+    ask: Ask
+    choice: Choice
+    served: Served
+    request: Request  # bounded as its route says
+
+    @property
+    def route(self) -> Route:
+        """Where it goes, as its record tells it."""
+        return self.choice.route
+
+    @property
+    def shown_model(self) -> str:
+        """`model` of its answer: as the client named it, unless another one stood in."""
+        route = self.route
+        is_own = bool(route.asked) and route.degraded != "model"
+        return route.asked if is_own else self.served.name
+
+
+class Routing:
+    """Routes requests of one gateway; used on its event loop only."""
+
+    def __init__(self, chooser: Chooser, models: Models, clock: Clock) -> None:
+        self._chooser = chooser
+        self._models = models
+        self._clock = clock
+        self._avoided: set[tuple[str, str]] = set()  # (route, pool): told of in the log
+        self._cascades: dict[str, list[int]] = {}  # pool -> answered first, of them escalated
+        for served in models.all if self.table.is_configured else ():
+            served.meter.exporter.add_source(partial(self._samples, served.name))
+
+    @property
+    def table(self) -> RouteTable:
+        """What its names stand for."""
+        return self._chooser.table
+
+    def split_query(self, model: str | None) -> tuple[str | None, str | None]:
+        """A `?model=` as the model and the version that it names; at most one is given."""
+        if model is not None and self.table.is_version(model):
+            return None, model
+        return model, None
+
+    def route(self, request: Request, request_id: str, version: str | None = None) -> Routed:
+        """Where the request goes; raises ModelNotFound and UnsupportedModality.
+
+        version  as asked for beside the model's name
+        """
+        if version is not None:
+            request = msgspec.structs.replace(
+                request, model=f"{request.model}{AT}{version}" if request.model else version
+            )
+        found = self._found(request.model, request.asker.tenant)
+        ask = ask_of(request, request_id)
+        choice = self._chooser.choose(ask, found, self._state, self._clock.now())
+        self._note(found, choice)
+        return self._routed(ask, choice, request)
+
+    def helper(self, routed: Routed) -> Routed | None:
+        """Where it goes when its pool has refused it before its first token; None: nowhere."""
+        choice = self._chooser.helper(routed.ask, routed.choice, self._state)
+        if choice is None:
+            return None
+        self._count_degraded(routed.served, "model")
+        return self._routed(routed.ask, choice, routed.request)
+
+    def escalated(self, routed: Routed) -> Routed:
+        """The second call of a cascade."""
+        choice, cascade = routed.choice, routed.choice.cascade
+        assert cascade is not None, "only a cascade escalates"
+        route = msgspec.structs.replace(
+            choice.route, model=cascade.then, reason="cascade:escalated"
+        )
+        return self._routed(routed.ask, choice._replace(route=route, cascade=None), routed.request)
+
+    def kept(self, routed: Routed) -> Routed:
+        """The first answer of a cascade, in doubt, goes out as the second model is too busy."""
+        self._count_degraded(routed.served, "model")
+        return _changed(routed, degraded="model")
+
+    def undegraded(self, routed: Routed) -> Routed | None:
+        """Back to the model it was to go to, as the smaller one cannot take it."""
+        choice = routed.choice
+        if not choice.instead_of:
+            return None
+        route = msgspec.structs.replace(choice.route, model=choice.instead_of, degraded="")
+        return self._routed(routed.ask, choice._replace(route=route, instead_of=""), routed.request)
+
+    def answered_instead(self, routed: Routed) -> Routed:
+        """The fixed answer goes out in place of the model's."""
+        self._count_degraded(routed.served, "answer")
+        return _changed(routed, degraded="answer")
+
+    def is_congested(self, routed: Routed) -> bool:
+        """Whether its pool is past its threshold for it."""
+        congestion, model = self._chooser.congestion, routed.route.model
+        return congestion is not None and congestion.is_congested(
+            model, self._state(model), routed.ask.slo_class, self._clock.now()
+        )
+
+    def answer_instead(self, routed: Routed) -> tuple[str, float] | None:
+        """The fixed answer, and after how many seconds without a token it is given."""
+        return self._chooser.answer_instead(routed.ask)
+
+    def tell(self, exchange: Exchange, routed: Routed) -> None:
+        """Put the route into the answer's headers; once the answer has begun, into none."""
+        if not self.table.is_configured:
+            return
+        route = routed.route
+        exchange.add_header("x-headway-model", route.model)
+        exchange.add_header("x-headway-route", route.reason)
+        exchange.add_header("x-headway-version", route.version)
+        if route.arm:
+            exchange.add_header("x-headway-arm", route.arm)
+        if route.degraded:
+            exchange.add_header("x-headway-degraded", route.degraded)
+
+    def cascaded(self, routed: Routed, doubt: str) -> None:
+        """The first answer of a cascade was kept, or why it was not."""
+        name = routed.served.name
+        routed.served.meter.exporter.add(CASCADES, outcome=doubt or "kept")
+        counts = self._cascades.setdefault(name, [0, 0])
+        counts[0] += 1
+        counts[1] += bool(doubt)
+
+    def _count_degraded(self, served: Served, kind: str) -> None:
+        served.meter.exporter.add(DEGRADED, kind=kind)
+
+    def _found(self, asked: str | None, tenant: Tenant) -> Found:
+        """What the name stands for; raises ModelNotFound.
+
+        A model that the tenant may not use is, to that one, a model that there is not; who names
+        none gets the first of those it may use.
+        """
+        allowed = tenant.models
+        found = self.table.find(asked)
+        if not allowed or found.name in allowed:
+            return found
+        if asked is None:
+            known = [name for name in self.table.names if name in allowed]
+            return self.table.find(known[0] if known else allowed[0])
+        if asked in allowed:  # an alias
+            return found
+        raise unknown(asked, allowed)
+
+    def _routed(self, ask: Ask, choice: Choice, request: Request) -> Routed:
+        bound = choice.route.max_tokens
+        wanted = request.sampling.max_tokens
+        if bound is not None and (wanted is None or wanted > bound):
+            sampling = msgspec.structs.replace(request.sampling, max_tokens=bound)
+            request = msgspec.structs.replace(request, sampling=sampling)
+        return Routed(ask, choice, self._models.find(choice.route.model), request)
+
+    def _note(self, found: Found, choice: Choice) -> None:
+        """Count the decision, and log when a pool begins or ceases to be avoided."""
+        if not self.table.is_configured:
+            return
+        route = choice.route
+        meter = self._models.find(route.model).meter
+        meter.exporter.add(ROUTED, route=found.name, version=route.version, reason=route.reason)
+        if route.degraded:
+            of = self._models.find(choice.instead_of or route.model)
+            self._count_degraded(of, route.degraded)
+        if choice.avoided:
+            avoided = self._models.find(choice.avoided).meter
+            avoided.exporter.add(ROUTE_AVOIDED, route=found.name)
+            told = {"route": found.name, "model": choice.avoided, "instead": route.model}
+            if (found.name, choice.avoided) not in self._avoided:
+                self._avoided.add((found.name, choice.avoided))
+                log.warning("route_avoids_unhealthy_model", extra=told)
+        elif (found.name, route.model) in self._avoided:
+            self._avoided.discard((found.name, route.model))
+            log.info("route_uses_model_again", extra={"route": found.name, "model": route.model})
+
+    def _state(self, pool: str) -> PoolState:
+        return state_of(self._models.find(pool))
+
+    def _samples(self, pool: str) -> Iterable[Sample]:
+        if self._chooser.congestion is not None:
+            congested = self._chooser.congestion.congested(self._clock.now())
+            for each in SloClass:
+                labels = {"slo_class": each.name.lower()}
+                yield Sample(CONGESTED, float((pool, each) in congested), labels)
+        num_first, num_escalated = self._cascades.get(pool, (0, 0))
+        if num_first:
+            yield Sample(ESCALATION_RATE, num_escalated / num_first)
+
+
+def _changed(routed: Routed, *, degraded: str) -> Routed:
+    route = msgspec.structs.replace(routed.route, degraded=degraded)
+    return routed._replace(choice=routed.choice._replace(route=route))
+
+
+def state_of(served: Served) -> PoolState:
+    """What its pool says of itself, and what this gateway has sent there that waits."""
+    view, admitter = served.directory.view(), served.admitter
+    status, limits = view.status, admitter.limits
+    is_up = view.state in ANSWERS or (view.on_demand and view.state is not ReplicaState.FAILED)
+    waiting, rate = admitter.waiting_tokens, 0.0
+    if status is not None:
+        waiting, rate = max(waiting, status.waiting_tokens), status.prefill_rate
+    return PoolState(
+        is_up=is_up or view.state in WAKES,
+        wait_s=waiting / rate if rate else 0.0,
+        best_effort_wait_s=status.best_effort_wait_s if status is not None else 0.0,
+        queue_share=max(
+            admitter.num_choices / limits.max_choices, waiting / limits.max_waiting_tokens
+        ),
+        rung=status.rung if status is not None else 0,
+    )
+
+
+def ask_of(request: Request, request_id: str) -> Ask:
+    """What of a request decides where it goes."""
+    asker, sampling = request.asker, request.sampling
+    prompt, has_ids = (
+        (_chat_prompt(request), False)
+        if isinstance(request, ChatRequest)
+        else _completion_prompt(request)
+    )
+    is_scoring = isinstance(request, CompletionRequest) and request.is_scoring
+    is_bound = (
+        has_ids
+        or is_scoring
+        or request.prompt_logprobs is not None
+        or bool(sampling.logit_bias or sampling.stop_token_ids or sampling.allowed_token_ids)
+    )
+    return Ask(
+        request_id=request_id,
+        model=request.model,
+        tenant=asker.tenant,
+        slo_class=asker.slo_class,
+        prompt=prompt,
+        user=request.user,
+        modalities=modalities_of(request),
+        is_bound=is_bound or request.return_token_ids,
+        min_tokens=sampling.min_tokens,
+    )
+
+
+def modalities_of(request: Request) -> frozenset[str]:
+    """What the messages hold beside text."""
+    if not isinstance(request, ChatRequest):
+        return frozenset()
+    kinds = {
+        str(part.get("type"))
+        for message in request.messages
+        if isinstance(parts := message.get("content"), list)
+        for part in parts
+    }
+    return frozenset(MODALITY_OF[kind] for kind in kinds if kind in MODALITY_OF)
+
+
+def _chat_prompt(request: ChatRequest) -> Prompt:
+    texts = [_text_of(message.get("content")) for message in request.messages]
+    asked = [
+        text
+        for message, text in zip(request.messages, texts, strict=True)
+        if message["role"] == "user"
+    ]
+    return Prompt(
+        text=asked[-1] if asked else texts[-1],
+        num_chars=sum(map(len, texts)),
+        num_turns=len(asked),
+        max_tokens=request.sampling.max_tokens,
+    )
+
+
+def _completion_prompt(request: CompletionRequest) -> tuple[Prompt, bool]:
+    texts = [prompt for prompt in request.prompts if isinstance(prompt, str)]
+    ids = [prompt for prompt in request.prompts if not isinstance(prompt, str)]
+    num_chars = sum(map(len, texts)) + CHARS_PER_ID * sum(map(len, ids))
+    longest = max(texts, key=len, default="")
+    made = Prompt(text=longest, num_chars=num_chars, max_tokens=request.sampling.max_tokens)
+    return made, bool(ids)
+
+
+def _text_of(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    return "\n".join(str(part.get("text") or "") for part in parts if isinstance(part, dict))

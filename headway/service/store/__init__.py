@@ -1,0 +1,1 @@
+"""Databases and shared counters behind protocols; with an embedded default for each."""

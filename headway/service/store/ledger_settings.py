@@ -1,0 +1,42 @@
+"""Settings of the ledger, and where its spool is. Imports nothing of a database."""
+
+from pathlib import Path
+
+import msgspec
+import platformdirs
+
+from headway.core.base.errors import InvalidSetting
+from headway.service.store.settings import StoreSettings
+
+LEAST_SPOOL_BYTES = 1024 * 1024
+FOLDER = "spool"
+
+
+class LedgerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the operator may set."""
+
+    retention_days: int | None = None  # of records in the database; None: for ever
+    spool_bytes: int = 256 * 1024 * 1024  # most of it while the database is away
+
+
+def check(settings: LedgerSettings) -> None:
+    """Raise InvalidSetting for what cannot be."""
+    if settings.retention_days is not None and settings.retention_days < 1:
+        raise InvalidSetting(
+            "--ledger-retention-days", f"must be at least 1 day, got {settings.retention_days}"
+        )
+    if settings.spool_bytes < LEAST_SPOOL_BYTES:
+        raise InvalidSetting(
+            "--ledger-spool-bytes",
+            f"must be at least {LEAST_SPOOL_BYTES} bytes, got {settings.spool_bytes}",
+        )
+
+
+def spool_of(store: StoreSettings) -> Path:
+    """Folder of the spools of this host's gateways; it must be on a disk of this host.
+
+    In the data directory; without one, in the user's, for a database that is elsewhere.
+    """
+    if store.data_dir is not None:
+        return Path(store.data_dir).expanduser().absolute() / FOLDER
+    return platformdirs.user_data_path("headway") / FOLDER

@@ -1,0 +1,215 @@
+"""Throw-away PostgreSQL and Redis servers on free loopback ports, as children of the tests.
+
+Durability is off: for tests only. They end with the process that started them, also when it is
+killed.
+"""
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+import redis
+
+START_S = 30.0
+POLL_S = 0.02
+FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "shared_buffers=32MB")
+NEED = "{} is missing, which these tests need; run tools/services.sh, which says how to install it"
+
+
+class Server:
+    """A server process that can be stopped and started again on the same port."""
+
+    def __init__(self, command: Sequence[str], log: Path, answers: Callable[[], object]) -> None:
+        self._command = command
+        self._log = log
+        self._answers = answers
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Return once it answers; fails with its log when it does not."""
+        with self._log.open("ab") as out:
+            self._process = subprocess.Popen(self._command, stdout=out, stderr=out, cwd="/")
+        deadline = time.monotonic() + START_S
+        while True:
+            try:
+                self._answers()
+                return
+            except (psycopg.OperationalError, redis.RedisError):
+                is_over = self._process.poll() is not None or time.monotonic() > deadline
+                if is_over:
+                    self.stop()
+                    pytest.fail(f"{self._command[-1]} did not start:\n{self._log.read_text()}")
+            time.sleep(POLL_S)
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> None:
+        """Signal it, and return when it is gone; harmless when it is."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.poll() is None:
+            process.send_signal(number)
+        try:
+            process.wait(START_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+class Postgres(Server):
+    """`fresh` makes databases."""
+
+    def __init__(self, folder: Path) -> None:
+        bin_dir, port = postgres_bin(), free_port()
+        data, run = folder / "data", folder / "run"
+        run.mkdir(parents=True)
+        as_user: tuple[str, ...] = ("setpriv", "--pdeathsig", "INT")
+        if os.getuid() == 0:  # it refuses to run as root
+            user = pwd.getpwnam("postgres")
+            as_user += ("--reuid", "postgres", "--regid", "postgres", "--init-groups")
+            for path in (folder, run):
+                os.chown(path, user.pw_uid, user.pw_gid)
+        made = subprocess.run(
+            [
+                *(
+                    *as_user,
+                    str(bin_dir / "initdb"),
+                    "-D",
+                    str(data),
+                    "-U",
+                    "headway",
+                    "--auth=trust",
+                ),
+                *("--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"),
+            ],
+            capture_output=True,
+            text=True,
+            cwd="/",
+            check=False,
+        )
+        if made.returncode != 0:
+            pytest.fail(f"initdb failed:\n{made.stderr}")
+        options = [part for each in FAST for part in ("-c", each)]
+        self.port = port
+        command = [
+            *(*as_user, str(bin_dir / "postgres"), "-D", str(data)),
+            *("-h", "127.0.0.1", "-p", str(port), "-k", str(run), *options),
+        ]
+        super().__init__(command, folder / "postgres.log", lambda: self._run("SELECT 1"))
+
+    def url_of(self, database: str) -> str:
+        """URL of one of its databases."""
+        return f"postgresql://headway@127.0.0.1:{self.port}/{database}"
+
+    def fresh(self, name: str) -> str:
+        """URL of a new, empty database of that name."""
+        self._run(f'CREATE DATABASE "{name}"')
+        return self.url_of(name)
+
+    def drop(self, name: str) -> None:
+        """Remove a database, also while somebody is connected."""
+        self._run(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+    def _run(self, statement: str) -> None:
+        with psycopg.connect(self.url_of("postgres"), autocommit=True) as connection:
+            connection.execute(statement)
+
+
+class Redis(Server):
+    """Keeps nothing on disk; `url` is of its database 0."""
+
+    def __init__(self, folder: Path) -> None:
+        port = free_port()
+        self.url = f"redis://127.0.0.1:{port}/0"
+        command = [
+            *("setpriv", "--pdeathsig", "KILL", redis_server(), "--bind", "127.0.0.1"),
+            *("--port", str(port), "--dir", str(folder), "--save", "", "--appendonly", "no"),
+        ]
+        super().__init__(command, folder / "redis.log", self._ping)
+
+    def empty(self) -> None:
+        """Forget everything."""
+        with redis.Redis.from_url(self.url) as client:
+            client.flushall()
+
+    def _ping(self) -> None:
+        with redis.Redis.from_url(self.url) as client:
+            client.ping()
+
+
+@contextmanager
+def postgres() -> Iterator[Postgres]:
+    """A running PostgreSQL until the block ends."""
+    with _folder("postgres") as folder:
+        server = Postgres(folder)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+@contextmanager
+def redis_at_work() -> Iterator[Redis]:
+    """A running Redis until the block ends; a test that stops it needs one of its own."""
+    with _folder("redis") as folder:
+        server = Redis(folder)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop(signal.SIGTERM)
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def postgres_bin() -> Path:
+    """Folder of the newest PostgreSQL's programs."""
+    debian = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda p: float(p.parts[-3])
+    )
+    on_path = shutil.which("initdb")
+    if debian:
+        return debian[-1].parent
+    if on_path is None:
+        pytest.fail(NEED.format("PostgreSQL"))
+    return Path(on_path).resolve().parent
+
+
+def redis_server() -> str:
+    """Path of Redis."""
+    found = shutil.which("redis-server") or shutil.which("valkey-server")
+    if found is None:
+        pytest.fail(NEED.format("Redis"))
+    return found
+
+
+@contextmanager
+def _folder(name: str) -> Iterator[Path]:
+    """A folder that other users may enter; pytest's own is closed to them."""
+    folder = Path(tempfile.mkdtemp(prefix=f"headway-{name}-"))
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

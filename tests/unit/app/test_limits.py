@@ -1,0 +1,56 @@
+"""Where a gateway process counts its tenants' limits."""
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+from headway.app.limits import TenantLimits
+from headway.core.base.errors import InvalidSetting
+from headway.core.tenancy.limits import Claim, Denied, Granted, Limits
+from headway.service.gateway.limit_settings import RateLimitSettings
+
+CLAIM = Claim(id="a", tenant="acme", limits=Limits(concurrent_requests=1))
+
+
+def test_without_redis_limits_are_counted_in_memory_and_nothing_is_shared() -> None:
+    async def scenario() -> None:
+        limits = TenantLimits(RateLimitSettings(), "g")
+        assert limits.state is None
+        limits.start()
+        assert isinstance(await limits.store.enter(CLAIM, 1.0), Granted)
+        other = Claim(id="b", tenant="acme", limits=CLAIM.limits)
+        assert isinstance(await limits.store.enter(other, 1.0), Denied)
+        await limits.close()
+
+    asyncio.run(scenario())
+
+
+def test_with_redis_they_are_counted_there(redis_url: str) -> None:
+    async def scenario() -> None:
+        settings = RateLimitSettings(redis_url=redis_url)
+        one, other = TenantLimits(settings, "g1"), TenantLimits(settings, "g2")
+        assert one.state is not None
+        assert isinstance(await one.store.enter(CLAIM, 1.0), Granted)
+        second = Claim(id="b", tenant="acme", limits=CLAIM.limits)
+        assert isinstance(await other.store.enter(second, 1.0), Denied)
+        assert one.state.is_up
+        for each in (one, other):
+            await each.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_url_that_is_none_is_refused_without_being_repeated() -> None:
+    with pytest.raises(InvalidSetting, match="redis_url") as found:
+        TenantLimits(RateLimitSettings(redis_url="http://:secret@here"), "g")
+    assert "secret" not in str(found.value)
+
+
+def test_a_server_without_redis_does_not_load_its_client() -> None:
+    probe = "import headway.app.gateway, sys; print({'redis', 'sqlalchemy'} & set(sys.modules))"
+    found = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "set()"
