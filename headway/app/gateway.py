@@ -17,7 +17,7 @@ import msgspec
 import uvloop
 
 from headway import __version__
-from headway.app.banner import banner
+from headway.app.banner import Shown, banner
 from headway.app.fleet import OpenedModel, about, check_names, fitted, opened
 from headway.app.limits import TenantLimits
 from headway.app.model_source import locate
@@ -117,11 +117,11 @@ def open_all(models: Sequence[Settings], progress: ConsoleProgress) -> list[Open
 
     Models that other servers answer for have none; their names and routes are checked with these.
     """
-    found = [
-        opened(*_found_at(each, progress, index, len(models)))
-        for index, each in enumerate(models)
-        if each.upstream is None
-    ]
+    found = []
+    for index, each in enumerate(models):
+        if each.upstream is None:
+            with_names, file = located(each, progress)
+            found.append(opened(with_names, index, len(models), file))
     others = [each.upstream for each in models if each.upstream is not None]
     check_names(found, others)
     pools = [PoolFacts(names=each.names) for each in found]
@@ -361,6 +361,7 @@ class _Process:
                     vocab_size=model.card.vocab_size,
                     context_length=model.context_length,
                     created=created,
+                    sampling=model.sampling,
                 ),
                 engine=model.settings.engine,
                 replicas=model.settings.pool.replicas,
@@ -393,7 +394,10 @@ class _Process:
 
     def _show_ready(self) -> None:
         self._opened.progress.close()
-        models = [(engine.model.name, engine.pool.view().hello) for engine in self._engines]
+        models = [
+            Shown(engine.model.name, engine.pool.view().hello, engine.model.sampling)
+            for engine in self._engines
+        ]
         others = [(each.settings.names[0], each.told()) for each in self._upstreams]
         took_s = time.monotonic() - self._began
         print(banner(url_of(self._opened.listener), models, took_s, others), flush=True)

@@ -163,7 +163,7 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         if len(models.all) == 1
         else Meter(_labelled(exporter, NO_MODEL), needs.clock, NO_MODEL),
         condition=condition,
-        pages=Pages(condition, models, exporter, needs.version),
+        pages=Pages(condition, models, exporter, needs.version, needs.api_limits),
         token_pages=TokenPages(models, needs.api_limits),
         fingerprint=f"headway-{needs.version}",
         keys=_key_ring(needs, accounts, tokens),
