@@ -6,7 +6,6 @@ import os
 import resource
 import signal
 import socket
-import sys
 import time
 import uuid
 from collections.abc import Coroutine, Sequence
@@ -18,7 +17,8 @@ import uvloop
 
 from headway import __version__
 from headway.app.banner import Shown, banner
-from headway.app.fleet import OpenedModel, about, check_names, fitted, opened
+from headway.app.engine import Engine
+from headway.app.fleet import OpenedModel, check_names, fitted, opened
 from headway.app.limits import TenantLimits
 from headway.app.model_source import locate
 from headway.app.sections import check_against
@@ -26,15 +26,10 @@ from headway.app.settings import Settings
 from headway.app.settle import give_back
 from headway.app.stores import Stores, access_of, keeper_of, open_stores
 from headway.app.upstreams import OpenedUpstream, open_upstreams
-from headway.core.base.errors import StartError
-from headway.core.messages.health import LoadProgress, StepReport
 from headway.core.route.table import PoolFacts
 from headway.core.tenancy.price import PriceTable
 from headway.core.text.tokenizer import Tokenizer
 from headway.service.control.memory import available_bytes
-from headway.service.control.pool import ModelPool, Replica
-from headway.service.control.replica_set import ReplicaSet, by_load, by_prefix
-from headway.service.control.supervise import Observers, Supervisor
 from headway.service.gateway.assemble import (
     Assembled,
     GatewayNeeds,
@@ -57,7 +52,6 @@ from headway.service.gateway.model import ServedModel
 from headway.service.gateway.models import Models
 from headway.service.gateway.server import Gateway
 from headway.service.gateway.settings import GatewaySettings
-from headway.service.gateway.totals import PoolTotals
 from headway.service.loaders.chat_template import ChatTemplate
 from headway.service.loaders.model_files import ModelFile, open_model
 from headway.service.loaders.progress import ConsoleProgress
@@ -165,52 +159,6 @@ async def _until_stopped(servers: Sequence[HttpServer]) -> None:
     await asyncio.gather(*(server.run_until_stopped() for server in servers))
 
 
-class _Engine:
-    """One model's pool, and what is counted of it."""
-
-    def __init__(self, model: OpenedModel, clock: SystemClock, progress: ConsoleProgress) -> None:
-        self.model = model
-        self.totals = PoolTotals()
-        self._clock = clock
-        self._progress = progress
-        settings, spec = model.settings, model.spec()
-
-        def one(name: str, observers: Observers) -> Supervisor:
-            own = msgspec.structs.replace(spec, replica=name)
-            return Supervisor(own, settings.supervisor, clock, observers)
-
-        def make(observers: Observers) -> Replica:
-            if settings.pool.replicas == 1:
-                return Supervisor(spec, settings.supervisor, clock, observers)
-            has_cache = settings.engine.enable_prefix_caching
-            factor = settings.pool.route.factor
-            policy = by_prefix(model.card.name, factor) if has_cache else by_load
-            return ReplicaSet(settings.pool, one, policy, clock, observers)
-
-        observers = Observers(on_report=self._observe, on_load=self._show_load)
-        self.pool = ModelPool(model.name, settings.residency, make, clock, observers)
-
-    async def wait_ready(self) -> None:
-        """Wait for its load at start, if there is one; raises StartError."""
-        try:
-            await self.pool.wait_ready()
-        except StartError as error:
-            raise about(self.model, error) from error
-
-    def _observe(self, _: StepReport) -> None:
-        self.totals.observe(self.pool.view(), self._clock.now())
-
-    def _show_load(self, progress: LoadProgress) -> None:
-        view = self.pool.view()
-        if view.restarts > 0 or view.loads > 0 or view.on_demand:
-            return
-        if progress.stage == "weights":
-            of = f" of {self.model.name}" if self.model.where else ""
-            self._progress(f"loading the weights{of}", progress.done, progress.total)
-        elif progress.stage == "kernels":
-            print("compiling the kernels, 20 to 30 s, once on this machine", file=sys.stderr)
-
-
 class _Process:
     """The parts of a running server, from start to end."""
 
@@ -220,7 +168,7 @@ class _Process:
         self._signals = StopSignals()
         self._clock = SystemClock()
         self._prices = PriceTable(opened.settings.prices.models)
-        self._engines = [_Engine(each, self._clock, opened.progress) for each in opened.models]
+        self._engines = [Engine(each, self._clock, opened.progress) for each in opened.models]
         self._upstreams = [each.pool(self._clock) for each in opened.upstreams]
         self._name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._limits = TenantLimits(opened.settings.rate_limits, self._name)
