@@ -36,6 +36,8 @@ def run(chosen: argparse.Namespace) -> int:
 
 def expected_names(settings: Settings) -> tuple[str, ...]:
     """What a model will be called, as far as that is known without its file."""
+    if settings.upstream is not None:
+        return settings.upstream.names
     if settings.served_model_name:
         return settings.served_model_name
     return served_names(settings, settings.model or BUILTIN.file_name)
@@ -46,7 +48,10 @@ def summary(file: str, models: tuple[Settings, ...]) -> str:
     settings = models[0]
     lines = [f"{file or 'the environment alone'}: fine"]
     for each in models:
-        lines.append(f"  model {each.model or '(built in)'}: {', '.join(expected_names(each))}")
+        by = each.model or "(built in)"
+        if each.upstream is not None:
+            by = f"at {', '.join(each.upstream.urls)} ({each.upstream.kind})"
+        lines.append(f"  model {by}: {', '.join(expected_names(each))}")
     if settings.routes is not None:
         names = [route.name for route in settings.routes.names]
         names += [settings.routes.auto.name] if settings.routes.auto is not None else []

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from headway.core.base import metrics
 from headway.core.base.clock import Clock
 from headway.core.engine.settings import EngineSettings, waiting_limit
 from headway.core.route.admit import AdmitLimits, Admitter
@@ -20,6 +21,7 @@ from headway.service.gateway.admin_routes import AdminRoute, AdminRoutes, RouteT
 from headway.service.gateway.auth import FindTenant, KeyRing, TokenSource
 from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.encode import Encoder
+from headway.service.gateway.forwarded import ServedUpstream, admit_limits_of
 from headway.service.gateway.gauges import Gauges
 from headway.service.gateway.journey import Books
 from headway.service.gateway.ledger import Keeper
@@ -28,7 +30,7 @@ from headway.service.gateway.limit_counts import Denials, SharedState, samples
 from headway.service.gateway.limit_settings import LimitTable, RateLimitSettings
 from headway.service.gateway.meter import Meter
 from headway.service.gateway.model import Directory, ServedModel
-from headway.service.gateway.models import Models, Served
+from headway.service.gateway.models import AnyServed, Models, Served
 from headway.service.gateway.pages import Condition, Pages
 from headway.service.gateway.relay import Relay, Seeds
 from headway.service.gateway.route_parts import make_routing, make_table
@@ -37,8 +39,10 @@ from headway.service.gateway.settings import GatewaySettings
 from headway.service.gateway.tokens import TokenPages
 from headway.service.gateway.totals import PoolTotals
 from headway.service.observe.catalogue import EVERYTHING
-from headway.service.observe.prometheus import Exporter, Labelled
+from headway.service.observe.prometheus import Exporter, Labelled, Sample
 from headway.service.openai.limits import ApiLimits
+from headway.service.upstream.forward import Forwarder
+from headway.service.upstream.pool import UpstreamPool
 from headway.service.wire.transport import Pool
 
 NO_MODEL = "unknown"  # label of requests that end before their model is known, beside several
@@ -54,6 +58,28 @@ class ModelNeeds(NamedTuple):
     totals: PoolTotals
     modalities: tuple[str, ...] = ()  # that it takes beside text
     replicas: int = 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """For clients; the first is its own."""
+        return self.model.names
+
+
+class UpstreamNeeds(NamedTuple):
+    """What one model behind other servers brings."""
+
+    pool: UpstreamPool
+    created: int  # Unix time
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """For clients; the first is its own."""
+        return self.pool.settings.names
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        """What it takes beside text."""
+        return tuple(each.value for each in self.pool.settings.modalities)
 
 
 class Access(NamedTuple):
@@ -75,7 +101,7 @@ class GatewayNeeds(NamedTuple):
     settings: GatewaySettings
     api_limits: ApiLimits
     seed: int | None
-    models: Sequence[ModelNeeds]  # at least one; the first is the default
+    models: Sequence[ModelNeeds | UpstreamNeeds]  # at least one; the first is the default
     clock: Clock
     version: str
     books: Books = Books(NoLimits(), NoLedger(), NoPrices(), time.time, "")
@@ -120,11 +146,11 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         exporter.add_source(needs.keeper.samples)
     if needs.limit_state is not None:
         exporter.add_source(partial(samples, needs.limit_state))
-    pools = [PoolFacts(names=each.model.names, modalities=each.modalities) for each in needs.models]
+    pools = [PoolFacts(names=each.names, modalities=each.modalities) for each in needs.models]
     table = make_table(needs.routes, pools)
     models = Models([_serve(each, needs, exporter) for each in needs.models], table.names)
     condition = Condition(
-        {each.model.names[0]: each.pool.view for each in needs.models}, needs.settings.live_timeout
+        {each.names[0]: each.pool.view for each in needs.models}, needs.settings.live_timeout
     )
     accounts = _accounts(needs, exporter)
     tokens = _tokens(needs, accounts)
@@ -137,7 +163,7 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         if len(models.all) == 1
         else Meter(_labelled(exporter, NO_MODEL), needs.clock, NO_MODEL),
         condition=condition,
-        pages=Pages(condition, models, exporter, needs.version),
+        pages=Pages(condition, models, exporter, needs.version, needs.api_limits),
         token_pages=TokenPages(models, needs.api_limits),
         fingerprint=f"headway-{needs.version}",
         keys=_key_ring(needs, accounts, tokens),
@@ -156,8 +182,10 @@ def admit_limits(engine: EngineSettings, context_length: int, replicas: int = 1)
     )
 
 
-def _serve(each: ModelNeeds, needs: GatewayNeeds, exporter: Exporter) -> Served:
+def _serve(each: ModelNeeds | UpstreamNeeds, needs: GatewayNeeds, exporter: Exporter) -> AnyServed:
     """One model's own parts: its queue, its threads, its counters."""
+    if isinstance(each, UpstreamNeeds):
+        return _forward(each, needs, exporter)
     labelled = _labelled(exporter, each.model.names[0])
     meter = Meter(labelled, needs.clock, each.model.names[0])
     admitter = Admitter(admit_limits(each.engine, each.model.context_length, each.replicas))
@@ -173,6 +201,21 @@ def _serve(each: ModelNeeds, needs: GatewayNeeds, exporter: Exporter) -> Served:
         meter=meter,
         gauges=gauges,
     )
+
+
+def _forward(each: UpstreamNeeds, needs: GatewayNeeds, exporter: Exporter) -> ServedUpstream:
+    labelled = _labelled(exporter, each.names[0])
+    meter = Meter(labelled, needs.clock, each.names[0])
+    admitter = Admitter(admit_limits_of(each.pool.settings))
+    labelled.add_source(each.pool.samples)
+    labelled.add_source(
+        lambda: (
+            Sample(metrics.IN_FLIGHT, meter.num_open),
+            Sample(metrics.QUEUE_LENGTH, admitter.num_waiting),
+        )
+    )
+    forwarder = Forwarder(each.pool, admitter, needs.clock, labelled)
+    return ServedUpstream(each.pool, admitter, forwarder, meter, each.created)
 
 
 def _accounts(needs: GatewayNeeds, exporter: Exporter) -> Accounts | None:
