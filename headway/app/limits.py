@@ -6,7 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from headway.core.base.errors import InvalidSetting
-from headway.core.tenancy.limits import LimitStore
+from headway.core.messages.record import RequestRecord
+from headway.core.tenancy.limits import UNLIMITED, Claim, LimitStore
 from headway.core.tenancy.memory_limits import MemoryLimits
 from headway.service.gateway.journey import Books, Ledger, Pricing
 from headway.service.gateway.limit_answers import LimitRules
@@ -31,6 +32,7 @@ class TenantLimits:
             store = self._shared = _shared(settings, settings.redis_url, gateway)
         self.store = Underway(store, time.time)
         self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def state(self) -> SharedState | None:
@@ -44,7 +46,16 @@ class TenantLimits:
 
     def start(self) -> None:
         """Keep the leases of what is under way, from here on."""
-        self._task = asyncio.create_task(self.store.run())
+        self._loop = asyncio.get_running_loop()
+        self._task = self._loop.create_task(self.store.run())
+
+    def on_lost(self, record: RequestRecord) -> None:
+        """Settle what a gateway that died had under way; for any thread, after `start`."""
+        assert self._loop is not None
+        claim = Claim(id=record.id, tenant=record.tenant, limits=UNLIMITED)
+        used = record.prompt_tokens + record.completion_tokens
+        settled = self.store.settle(claim, used, record.cost, time.time())
+        asyncio.run_coroutine_threadsafe(settled, self._loop)
 
     async def close(self) -> None:
         """End what `start` began, and leave the store."""

@@ -3,11 +3,13 @@
 import asyncio
 import subprocess
 import sys
+import time
 
 import pytest
 
 from headway.app.limits import TenantLimits
 from headway.core.base.errors import InvalidSetting
+from headway.core.messages.record import RequestRecord
 from headway.core.tenancy.limits import Claim, Denied, Granted, Limits
 from headway.service.gateway.limit_settings import RateLimitSettings
 
@@ -38,6 +40,31 @@ def test_with_redis_they_are_counted_there(redis_url: str) -> None:
         assert one.state.is_up
         for each in (one, other):
             await each.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_a_dead_gateway_had_under_way_is_settled_by_another(redis_url: str) -> None:
+    limits = Limits(concurrent_requests=1, tokens_per_minute=100, monthly_budget=50)
+    claim = Claim(id="a", tenant="acme", limits=limits, tokens=90, cost=40)
+    record = RequestRecord(
+        id="a", tenant="acme", began=1.0, outcome="lost", prompt_tokens=5, cost=3
+    )
+    dear = Claim(id="b", tenant="acme", limits=limits, tokens=95, cost=47)
+
+    async def scenario() -> None:
+        settings = RateLimitSettings(redis_url=redis_url)
+        dead, other = TenantLimits(settings, "dead"), TenantLimits(settings, "other")
+        await dead.store.enter(claim, time.time())
+        await dead.store.reserve(claim, time.time())
+        await dead.close()
+        other.start()
+        await asyncio.to_thread(other.on_lost, record)
+        async with asyncio.timeout(10):
+            while isinstance(await other.store.enter(dear, time.time()), Denied):
+                await asyncio.sleep(0.01)
+        assert isinstance(await other.store.reserve(dear, time.time()), Granted)
+        await other.close()
 
     asyncio.run(scenario())
 
