@@ -35,9 +35,8 @@ class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
-        self.address: str = (scope.get("client") or ("",))[0]  # of the other end of the connection
         self.id = uuid.uuid4().hex  # keys everything inside; unique whatever the client sends
-        self._raw_query: bytes = scope["query_string"]
+        self._scope = scope
         self._headers: list[Header] = scope["headers"]
         self._receive = receive
         self._send = send
@@ -47,6 +46,11 @@ class Exchange:
         self.is_started = False
         sent = NOT_IN_AN_ID.sub("", self.header("x-request-id") or "")[:MAX_REQUEST_ID]
         self.shown_id = sent or self.id
+
+    @property
+    def address(self) -> str:
+        """Of the other end of the connection; "" where it has none."""
+        return str((self._scope.get("client") or ("",))[0])
 
     def header(self, name: str) -> str | None:
         """The first header of that name (lower case)."""
@@ -60,7 +64,9 @@ class Exchange:
 
     def query(self, name: str) -> str | None:
         """The first non-empty value of a query parameter."""
-        values = parse_qs(self._raw_query.decode("latin-1"), max_num_fields=None).get(name)
+        values = parse_qs(self._scope["query_string"].decode("latin-1"), max_num_fields=None).get(
+            name
+        )
         return values[0] if values else None
 
     async def body(self, max_bytes: int, timeout: float) -> bytes:

@@ -11,6 +11,7 @@ from headway.app.limits import TenantLimits
 from headway.core.base.errors import InvalidSetting
 from headway.core.messages.record import RequestRecord
 from headway.core.tenancy.limits import Claim, Denied, Granted, Limits
+from headway.service.gateway.ledger import MemoryLedger
 from headway.service.gateway.limit_settings import RateLimitSettings
 
 CLAIM = Claim(id="a", tenant="acme", limits=Limits(concurrent_requests=1))
@@ -65,6 +66,28 @@ def test_what_a_dead_gateway_had_under_way_is_settled_by_another(redis_url: str)
                 await asyncio.sleep(0.01)
         assert isinstance(await other.store.reserve(dear, time.time()), Granted)
         await other.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_the_ledger_knows_was_spent_counts_after_a_new_start() -> None:
+    limits = Limits(monthly_budget=100)
+
+    async def scenario() -> None:
+        keeper = MemoryLedger()
+        for name, age_s, cost in (("now", 0.0, 70), ("old", 90 * 86_400.0, 500)):
+            began = time.time() - age_s
+            keeper.closed(
+                RequestRecord(id=name, tenant="acme", began=began, outcome="ok", cost=cost),
+                lambda: 0,
+            )
+        kept = TenantLimits(RateLimitSettings(), "g")
+        await kept.recall(keeper)
+        claim = Claim(id="a", tenant="acme", limits=limits, cost=31)
+        assert isinstance(await kept.store.reserve(claim, time.time()), Denied)
+        claim = Claim(id="b", tenant="acme", limits=limits, cost=30)
+        assert isinstance(await kept.store.reserve(claim, time.time()), Granted)
+        await kept.close()
 
     asyncio.run(scenario())
 
