@@ -57,4 +57,4 @@ def test_a_stream_over_http_survives_the_death_of_both_replicas(
     until(server.is_idle_and_clean, 5.0, "nothing runs any more")
     said = server.log.read_text()
     assert "request_continued" in said
-    assert "replica_lost replica=" in said
+    assert "replica=0" in said

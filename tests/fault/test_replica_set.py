@@ -172,7 +172,7 @@ def test_a_set_in_a_pool_is_loaded_on_demand_and_unloaded_with_all_its_processes
 
 def test_startup_config_01_a_set_that_cannot_start_names_the_cause_and_leaves_nothing() -> None:
     async def test() -> None:
-        with pytest.raises(StartError, match="replica 0: .*tensor output.weight is cut short"):
+        with pytest.raises(StartError, match=r"replica 0: .*tensor output.weight is cut short"):
             async with replica_set(scripted_member(mode="refuse")):
                 pytest.fail("it is ready")
 

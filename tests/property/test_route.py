@@ -53,6 +53,61 @@ def test_the_skew_is_bounded_and_salts_never_meet(
         seen.add((choice.id, prompt, salt))
 
 
+NAMES = tuple(str(number) for number in range(4))
+REASONS = {"ok": FinishReason.STOP, "fail": FinishReason.ERROR, "cancel": FinishReason.CANCELLED}
+
+
+class Pool:
+    """A router, and what is true of its replicas."""
+
+    def __init__(self) -> None:
+        self.router = Router(NAMES, PrefixAffinity("m", 100))
+        self.now = Seconds(0.0)
+        self.up = set(NAMES)
+        self.running: dict[str, list[str]] = {name: [] for name in NAMES}
+
+    def act(self, action: str, number: int, request_id: str) -> None:
+        """Something happens to the replica of that number, or a request comes."""
+        name = NAMES[number]
+        if action == "send":
+            self.send(PREFIXES[number % 3], request_id)
+        elif action == "wait":
+            self.now = Seconds(self.now + 10.0 * number)
+        elif action == "lost":
+            self.up.discard(name)
+            self.running[name].clear()
+            self.router.lost(name)
+        elif action == "back" and name not in self.up:
+            self.router.back(name, self.now)
+            self.up.add(name)
+        elif action in REASONS:
+            self.end(name, REASONS[action])
+
+    def send(self, prompt: tuple[int, ...], request_id: str) -> None:
+        """Only to one that is up and not ejected, whenever there is one."""
+        sampling = Sampling(max_tokens=1, seed=0)
+        request = EngineRequest(id=request_id, prompt=prompt, sampling=sampling)
+        choice = self.router.choose(self.up, request, self.now)
+        free = [each for each in self.up if not self.router.is_ejected(each, self.now)]
+        assert (choice is None) == (not free)
+        if choice is not None:
+            assert choice.id in free
+            self.router.sent(choice, request_id, request)
+            self.running[choice.id].append(request_id)
+
+    def end(self, name: str, reason: FinishReason) -> None:
+        """Its oldest request ends so."""
+        if self.running[name]:
+            event = Finished(request_id=self.running[name].pop(0), reason=reason, usage=NO_USAGE)
+            self.router.told(name, StepReport(events=(event,), status=STATUS), self.now)
+
+    def check(self) -> None:
+        """The counters are what is true."""
+        assert [self.router.book.in_flight(each) for each in NAMES] == [
+            len(self.running[each]) for each in NAMES
+        ]
+
+
 @given(
     st.lists(
         st.tuples(
@@ -65,45 +120,12 @@ def test_the_skew_is_bounded_and_salts_never_meet(
 def test_an_ejected_replica_gets_nothing_and_counters_come_down_to_zero(
     actions: list[tuple[str, int]],
 ) -> None:
-    names = [str(number) for number in range(4)]
-    router = Router(names, PrefixAffinity("m", 100))
-    now, up = 0.0, set(names)
-    running: dict[str, list[str]] = {name: [] for name in names}
-
-    def end(name: str, reason: FinishReason) -> None:
-        if running[name]:
-            event = Finished(request_id=running[name].pop(0), reason=reason, usage=NO_USAGE)
-            router.told(name, StepReport(events=(event,), status=STATUS), Seconds(now))
-
+    pool = Pool()
     for count, (action, number) in enumerate(actions):
-        name = names[number]
-        if action == "send":
-            request = EngineRequest(
-                id=str(count), prompt=PREFIXES[number % 3], sampling=Sampling(max_tokens=1, seed=0)
-            )
-            choice = router.choose(up, request, Seconds(now))
-            free = [each for each in up if not router.is_ejected(each, Seconds(now))]
-            assert (choice is None) == (not free)
-            if choice is not None:
-                assert choice.id in free
-                router.sent(choice, request.id, request)
-                running[choice.id].append(request.id)
-        elif action == "wait":
-            now += 10.0 * number
-        elif action == "lost":
-            up.discard(name)
-            running[name].clear()
-            router.lost(name)
-        elif action == "back":
-            if name not in up:
-                router.back(name, Seconds(now))
-            up.add(name)
-        else:
-            reasons = {"ok": FinishReason.STOP, "fail": FinishReason.ERROR}
-            end(name, reasons.get(action, FinishReason.CANCELLED))
-        assert all(router.book.in_flight(each) == len(running[each]) for each in names)
-    for name in names:
-        while running[name]:
-            end(name, FinishReason.STOP)
-        assert router.book.in_flight(name) == 0
-        assert router.book.work(name) == 0.0
+        pool.act(action, number, f"r{count}")
+        pool.check()
+    for name in NAMES:
+        while pool.running[name]:
+            pool.end(name, FinishReason.STOP)
+        assert pool.router.book.in_flight(name) == 0
+        assert pool.router.book.work(name) == 0.0

@@ -86,7 +86,15 @@ class Postgres(Server):
                 os.chown(path, user.pw_uid, user.pw_gid)
         made = subprocess.run(
             [
-                *(*as_user, str(bin_dir / "initdb"), "-D", str(data), "-U", "headway", "--auth=trust"),
+                *(
+                    *as_user,
+                    str(bin_dir / "initdb"),
+                    "-D",
+                    str(data),
+                    "-U",
+                    "headway",
+                    "--auth=trust",
+                ),
                 *("--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"),
             ],
             capture_output=True,

@@ -1,7 +1,7 @@
 """A request that goes on where another replica lost it.
 
-Its tokens are computed again like those of a preempted sequence. Its text is replayed: what the text
-state holds back, half a character or the beginning of a stop string, follows from the tokens alone.
+Its tokens are computed again like those of a preempted sequence. Its text is replayed: what the
+text state holds back, half a character or the beginning of a stop string, follows from the tokens.
 """
 
 from headway.core.base.errors import InvalidRequest

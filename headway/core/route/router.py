@@ -1,7 +1,7 @@
 """The router of one pool: who may be chosen, who is, and what became of it.
 
-It keeps what it knows in step with what replicas report: a request is in flight from `sent` until its
-replica says that it has ended, or is lost. Pure: whoever calls gives `now`.
+It keeps what it knows in step with what replicas report: a request is in flight from `sent` until
+its replica says that it has ended, or is lost. Pure: whoever calls gives `now`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -52,6 +52,8 @@ class Router:
         self._breakers: Mapping[str, Breaker] = {
             replica: Breaker(settings.breaker) for replica in replicas
         }
+        # Requests that have started there, and had no token yet.
+        self._started: Mapping[str, set[str]] = {replica: set() for replica in replicas}
 
     def choose(self, up: Collection[str], request: EngineRequest, now: Seconds) -> Choice | None:
         """A replica of those that are up and not ejected; None when there is none.
@@ -64,29 +66,38 @@ class Router:
         return self.policy.choose(candidates, request.prompt, request.cache_salt)
 
     def sent(self, choice: Choice, request_id: str, request: EngineRequest) -> None:
-        """The request went to the chosen replica, which knows it by that id."""
+        """The request goes to the chosen replica, which knows it by that id."""
         self.policy.sent(choice)
         new_tokens = max(0, len(request.prompt) - choice.matched)
         new_tokens += sum(len(each.token_ids) for each in request.emitted)
         self.book.sent(choice.id, request_id, new_tokens, request.num_choices)
-        if choice.reason == PREFIX:
-            self.counts.by_prefix += 1
-        else:
-            self.counts.by_load += 1
+        self._count(choice, 1)
+
+    def not_taken(self, choice: Choice, request_id: str) -> None:
+        """It could not be sent there after all."""
+        self.book.ended(choice.id, request_id)
+        self._count(choice, -1)
 
     def told(self, replica: str, report: StepReport, now: Seconds) -> None:
         """A replica has reported."""
+        started = self._started[replica]
         for event in report.events:
             if isinstance(event, Started):
                 self.book.started(replica, event.request_id)
+                started.add(event.request_id)
             elif isinstance(event, Finished):
+                started.discard(event.request_id)
                 self._ended(replica, event, now)
+            elif event.request_id in started:
+                started.discard(event.request_id)
+                self._breakers[replica].progressed(now)
         self.book.told(replica, report.status, now)
 
     def lost(self, replica: str) -> None:
         """Its process has gone."""
         self.book.lost(replica)
         self.policy.forget(replica)
+        self._started[replica].clear()
 
     def back(self, replica: str, now: Seconds) -> None:
         """It is there again after a death or a stall, and has to show that it is well."""
@@ -96,6 +107,12 @@ class Router:
         """Whether nothing goes there, though it may be up."""
         return self._breakers[replica].is_ejected(now)
 
+    def _count(self, choice: Choice, change: int) -> None:
+        if choice.reason == PREFIX:
+            self.counts.by_prefix += change
+        else:
+            self.counts.by_load += change
+
     def _may_take(self, replica: str, now: Seconds) -> bool:
         return self._breakers[replica].may_take(self.book.in_flight(replica), now)
 
@@ -104,9 +121,9 @@ class Router:
         return Candidate(
             replica,
             book.work(replica),
-            book.prefill_rate(replica),
-            book.answer_s(replica),
-            book.num_sent(replica),
+            book.prefill_rate,
+            book.answer_s,
+            book.last_sent(replica),
         )
 
     def _ended(self, replica: str, event: Finished, now: Seconds) -> None:

@@ -183,7 +183,7 @@ class Sequence:
         """Begin where another replica lost it; FINISHED if it had ended there."""
         self.tokens += emitted.token_ids
         if emitted.token_ids:
-            self.standing.num_reached = len(self.tokens) - 1
+            self.standing.num_reached = len(self.tokens) - 1  # where it was lost
         if emitted.finish_reason is not None:
             self.move(State.FINISHED)
         return self.state

@@ -26,13 +26,14 @@ class Attempt(NamedTuple):
     replica: str
     id: str  # by which that replica knows it
     box: Mailbox
+    reason: str = ""  # why that replica: "load", or "prefix"
 
 
 class Elsewhere(Protocol):
     """Who sends a request to another replica."""
 
     async def go_on(self, lost: "LastingMailbox", error: ReplicaLost) -> Attempt:
-        """Its replica has gone; waits until another one takes it, raises ReplicaLost if none does."""
+        """Its replica has gone; waits until another one takes it, else raises ReplicaLost."""
         ...
 
     def go_elsewhere(self, refused: "LastingMailbox") -> Attempt | None:
@@ -69,6 +70,11 @@ class LastingMailbox:
     def replica(self) -> str:
         """The one that works on it, or did last."""
         return self.attempt.replica
+
+    @property
+    def reason(self) -> str:
+        """Why that one was chosen: "load" or "prefix"."""
+        return self.attempt.reason
 
     @property
     def failovers(self) -> int:

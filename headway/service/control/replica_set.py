@@ -237,13 +237,14 @@ class ReplicaSet:
         if not self._has_loaded:
             raise self._not_ready()
         while (choice := self._router.choose(up, request, now)) is not None:
+            self._router.sent(choice, request.id, request)  # its end may come within the call
             try:
                 box = self._members[choice.id].call(request)
             except ReplicaNotReady:  # it has died, and that is not known yet
+                self._router.not_taken(choice, request.id)
                 up.remove(choice.id)
                 continue
-            self._router.sent(choice, request.id, request)
-            return Attempt(choice.id, request.id, box)
+            return Attempt(choice.id, request.id, box, choice.reason)
         raise self._not_ready()
 
     def _not_ready(self) -> ReplicaNotReady:

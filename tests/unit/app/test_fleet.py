@@ -55,7 +55,7 @@ def test_replicas_of_one_model_each_get_a_part_of_the_memory(file: ModelFile) ->
     assert granted is not None
     assert 0 < granted <= GIB // 2
     (many,) = models(file, "replicas=64")
-    with pytest.raises(NotEnoughMemory, match="^--replicas 64: model: .* the 64 engines take"):
+    with pytest.raises(NotEnoughMemory, match=r"^--replicas 64: model: .* the 64 engines take"):
         fitted([many], 2 * GIB)
 
 

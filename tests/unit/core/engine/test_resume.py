@@ -1,6 +1,7 @@
 """A request that is lost after any of its tokens goes on elsewhere as if nothing had happened."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -55,12 +56,13 @@ def emitted_by(asked: EngineRequest, events: Sequence[Event]) -> tuple[Emitted, 
 
 def said(events: Sequence[Event]) -> list[tuple[object, ...]]:
     """What a client sees of them, choice by choice."""
-    seen = [
+    seen: list[Any] = [
         (e.choice, e.token_ids, e.text, e.logprobs, e.finish_reason, e.stop_reason)
         for e in events
         if isinstance(e, Tokens)
     ]
-    return sorted(seen, key=lambda each: each[0])
+    seen.sort(key=lambda each: each[0])
+    return seen
 
 
 def end_of(events: Sequence[Event]) -> Finished:
@@ -115,7 +117,7 @@ def scripted(script: bytes) -> NextToken:
     tokens = [*script, EOS]
 
     def next_token(history: Sequence[int], state: SamplingState, position: int) -> int:
-        return tokens[position + state.choice]
+        return int(tokens[position + state.choice])
 
     return next_token
 

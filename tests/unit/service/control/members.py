@@ -1,4 +1,4 @@
-"""Replicas in this thread: the real engine on scripted logits, stepped, killed and stalled by a test."""
+"""Replicas in this thread: the real engine on scripted logits, moved and killed by a test."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from headway.core.base.units import Seconds
 from headway.core.engine.core import EngineCore
 from headway.core.messages.health import ReplicaHello, StepReport
 from headway.core.messages.path import EngineRequest, Event, Finished, Tokens
+from headway.service.control.failover import LastingMailbox
 from headway.service.control.replica_set import ReplicaSet, ReplicaSetSettings, by_prefix
 from headway.service.control.supervise import Observers
 from headway.service.replica.driver import refusal
@@ -30,17 +31,15 @@ class EngineMember:
         self._settings = settings or {}
         self._boxes = Mailboxes()
         self._loaded: asyncio.Future[StartError | None] = asyncio.Future()
-        self.state = ReplicaState.STARTING
-        self.reason = "loading"
+        self.state, self.reason = ReplicaState.STARTING, "not started"
         self.restarts = 0
-        self.loads_by_itself = True
+        self.loads_by_itself = True  # as soon as it is started
         self.received: list[EngineRequest] = []
-        self.is_started = False
         self._new_process()
 
     def start(self) -> None:
         """Loaded at once, unless the test does that."""
-        self.is_started = True
+        self.reason = "loading"
         if self.loads_by_itself:
             self.load()
 
@@ -160,6 +159,8 @@ class Reader:
     """Takes every event of a mailbox as it comes."""
 
     def __init__(self, box: Mailbox) -> None:
+        assert isinstance(box, LastingMailbox)
+        self.box = box
         self.events: list[Event] = []
         self.error: HeadwayError | None = None
         self.task = asyncio.ensure_future(self._read(box))
@@ -215,9 +216,13 @@ class Site:
         """Send a request and read all of its answer."""
         return Reader(self.set.call(request))
 
-    def at(self, reader_or_name: str) -> EngineMember:
-        """The member of that name."""
-        return self.members[int(reader_or_name)]
+    def working_on(self, reader: Reader) -> EngineMember:
+        """The member that has its request."""
+        return self.members[int(reader.box.replica)]
+
+    async def tokens(self, reader: Reader, count: int) -> None:
+        """Turn until so many tokens were read."""
+        await self.until(lambda: reader.num_tokens >= count)
 
     async def turn(self) -> None:
         """One step of every member, and its events read."""

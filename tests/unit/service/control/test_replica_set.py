@@ -87,13 +87,13 @@ def test_a_stream_survives_the_death_of_its_replica_at_every_token_index() -> No
         for index in range(100):
             site = await Site(2).ready()
             reader = site.read(asked)
-            await site.until(lambda r=reader, i=index: r.num_tokens >= i)  # type: ignore[misc]
-            first = next(m for m in site.members if m.received)
+            await site.tokens(reader, index)
+            first = site.working_on(reader)
             first.kill()
             await site.until(reader.task.done)
             check_same(reader, want)
             assert reader.end.failovers == 1
-            assert site.members[int(reader.end.replica)] is not first
+            assert site.working_on(reader) is not first
             await site.set.stop()
 
     run(test())
@@ -105,11 +105,10 @@ def test_one_stream_survives_a_death_after_each_of_its_tokens() -> None:
         asked = request("r", range(40), sampling=SAMPLED)
         want = await undisturbed(asked)
         site = await Site(2).ready()
-        box = site.set.call(asked)
-        reader = Reader(box)
+        reader = site.read(asked)
         for index in range(1, 100):
-            await site.until(lambda i=index: reader.num_tokens >= i)  # type: ignore[misc]
-            working = site.at(box.replica)  # type: ignore[attr-defined]
+            await site.tokens(reader, index)
+            working = site.working_on(reader)
             working.kill()
             await settle()
             working.come_back()
@@ -136,8 +135,8 @@ def test_several_choices_with_stops_survive_together() -> None:
             for index in range(0, want.num_tokens - 1, 4):
                 site = await Site(2).ready()
                 reader = site.read(asked)
-                await site.until(lambda r=reader, i=index: r.num_tokens >= i)  # type: ignore[misc]
-                next(m for m in site.members if m.received).kill()
+                await site.tokens(reader, index)
+                site.working_on(reader).kill()
                 await site.until(reader.task.done)
                 check_same(reader, want)
                 await site.set.stop()
@@ -171,7 +170,7 @@ def test_a_request_that_had_not_begun_is_sent_again_from_the_start() -> None:
         first.kill()
         await site.until(reader.task.done)
         assert reader.end.reason is FinishReason.LENGTH
-        [again] = [m for m in site.members if m is not first][0].received
+        [again] = next(m for m in site.members if m is not first).received
         assert again.emitted == ()
         assert again.first_token_budget_s == 9.0
         routed = site.set.view().routed
@@ -205,11 +204,10 @@ def test_retries_before_the_first_token_end_with_their_budget() -> None:
 def test_a_request_that_kills_every_replica_is_given_up() -> None:
     async def test() -> None:
         site = await Site(2).ready()
-        box = site.set.call(request("poison"))
-        reader = Reader(box)
+        reader = site.read(request("poison"))
         kills = 0
         while not reader.task.done():
-            working = site.at(box.replica)  # type: ignore[attr-defined]
+            working = site.working_on(reader)
             working.kill()
             kills += 1
             await settle()
@@ -381,10 +379,14 @@ def test_the_first_loads_alone_and_the_set_is_ready_once_all_have() -> None:
             member.loads_by_itself = False
         site.set.start()
         await settle()
-        assert [member.is_started for member in site.members] == [True, False, False]
+        assert [member.reason for member in site.members] == [
+            "loading",
+            "not started",
+            "not started",
+        ]
         site.members[0].load()
         await settle()
-        assert [member.is_started for member in site.members] == [True, True, True]
+        assert [member.reason for member in site.members] == ["ready", "loading", "loading"]
         with pytest.raises(ReplicaNotReady):
             site.set.call(request())
         site.members[2].load()
@@ -423,10 +425,11 @@ def test_stopping_while_it_loads_starts_no_other() -> None:
         site.members[0].loads_by_itself = False
         site.set.start()
         await settle()
+        reasons = [member.reason for member in site.members]
         await site.set.stop()
         with pytest.raises(StartError, match="stopped"):
             await site.set.wait_ready()
-        assert not site.members[1].is_started
+        assert reasons == ["loading", "not started"]
 
     run(test())
 
@@ -478,8 +481,7 @@ def test_gateway_health_03_counters_of_running_requests_come_down() -> None:
                 member.kill()
                 await settle()
                 member.come_back()
-            for member in site.set.view().members:
-                assert member.in_flight >= 0
+            assert all(each.in_flight >= 0 for each in site.set.view().members)
             if number % 40 == 0:
                 await site.until(lambda: all(reader.task.done() for reader in readers))
         await site.until(lambda: all(reader.task.done() for reader in readers))
