@@ -102,7 +102,8 @@ class NoMore(NoLimits):
 
 def books(kept: Kept, limits: NoLimits | None = None) -> Books:
     """Every tenant has a limit; what it comes to is for `limits` to say."""
-    rules = LimitRules(limits_of=lambda tenant: Limits(tokens_per_minute=100))
+    some = RateLimitSettings(default=Limits(tokens_per_minute=100))
+    rules = LimitRules(table=LimitTable(some))
     return Books(limits or NoLimits(), kept, Prices(), time.time, "gateway-1", rules)
 
 
@@ -297,9 +298,7 @@ def test_what_nobody_is_known_to_have_asked_is_not_recorded() -> None:
 def test_a_refusal_by_a_limit_names_the_limit() -> None:
     async def scenario() -> None:
         kept = Kept()
-        some = LimitTable(RateLimitSettings(default=Limits(tokens_per_minute=100)))
-        its_books = books(kept, NoMore())
-        async with site(settings=TENANTED, books=its_books, rate_limits=some) as here:
+        async with site(settings=TENANTED, books=books(kept, NoMore())) as here:
             assert (await asked(here, HI)).status_code == 429
             record = await kept.one()
             assert (record.limit, record.cost, len(kept.begun)) == ("tokens", 0, 1)
