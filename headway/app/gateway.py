@@ -17,6 +17,7 @@ import msgspec
 import uvloop
 
 from headway import __version__
+from headway.app.banner import Shown, banner
 from headway.app.fleet import OpenedModel, about, check_names, fitted, opened
 from headway.app.limits import TenantLimits
 from headway.app.model_source import locate
@@ -25,7 +26,7 @@ from headway.app.settings import Settings
 from headway.app.settle import give_back
 from headway.app.stores import Stores, access_of, keeper_of, open_stores
 from headway.core.base.errors import StartError
-from headway.core.messages.health import LoadProgress, ReplicaHello, StepReport
+from headway.core.messages.health import LoadProgress, StepReport
 from headway.core.route.table import PoolFacts
 from headway.core.tenancy.price import PriceTable
 from headway.core.text.tokenizer import Tokenizer
@@ -51,7 +52,7 @@ from headway.service.gateway.server import Gateway
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.gateway.totals import PoolTotals
 from headway.service.loaders.chat_template import ChatTemplate
-from headway.service.loaders.model_files import ModelFile, SamplingDefaults, open_model
+from headway.service.loaders.model_files import ModelFile, open_model
 from headway.service.loaders.progress import ConsoleProgress
 from headway.service.loaders.tokenizer_files import build_tokenizer
 from headway.service.observe import log
@@ -132,38 +133,6 @@ def fit_connections(settings: GatewaySettings) -> GatewaySettings:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     most = max(1, min(settings.max_connections, max(limit, soft) - OTHER_FILES))
     return msgspec.structs.replace(settings, max_connections=most)
-
-
-class Shown(NamedTuple):
-    """One model of the banner; no hello: not loaded yet."""
-
-    name: str
-    hello: ReplicaHello | None
-    sampling: SamplingDefaults
-
-
-def banner(url: str, models: Sequence[Shown], took_s: float) -> str:
-    """What a person needs to know once everything answers."""
-    lines = [f"\nHeadway {__version__} is ready after {took_s:.1f} s", f"  URL         {url}"]
-    for name, hello, sampling in models:
-        if hello is None:
-            lines.append(f"  model       {name} (loaded when a request needs it)")
-        else:
-            lines += [
-                f"  model       {name} ({hello.executor})",
-                f"  context     {hello.max_model_len} tokens",
-                f"  KV cache    {hello.num_blocks * hello.block_size} tokens",
-            ]
-        if defaults := ", ".join(f"{key} {value:g}" for key, value in sampling.given().items()):
-            lines.append(
-                f"  sampling    {defaults} where a request does not say (by the model's makers; "
-                "--generation-config none turns that off)"
-            )
-    return (
-        "\n".join(lines) + f"\n\nTry it:\n"
-        f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d "
-        f"""'{{"messages":[{{"role":"user","content":"What is the capital of France?"}}]}}'\n"""
-    )
 
 
 async def _run(opened: Opened) -> int:
