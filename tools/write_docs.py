@@ -14,6 +14,7 @@ from headway.app.settings import default_of
 from headway.core.base.metrics import CATALOGUE
 from headway.core.fleet.metrics import FLEET_CATALOGUE
 from headway.core.route.routing_metrics import ROUTING_CATALOGUE
+from headway.core.route.upstream_metrics import UPSTREAM_CATALOGUE
 from headway.core.tenancy.account_metrics import ACCOUNT_CATALOGUE
 from headway.core.tenancy.ledger_metrics import LEDGER_CATALOGUE
 from headway.core.tenancy.metrics import CLASS_CATALOGUE
@@ -91,6 +92,7 @@ def metrics_document() -> str:
             *CLASS_CATALOGUE,
             *FLEET_CATALOGUE,
             *ROUTING_CATALOGUE,
+            *UPSTREAM_CATALOGUE,
             *ACCOUNT_CATALOGUE,
             *LEDGER_CATALOGUE,
         )

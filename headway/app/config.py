@@ -29,6 +29,11 @@ def summary(file: str | None, models: tuple[Settings, ...]) -> str:
     """What was understood, a line each."""
     lines = [f"{file or 'the environment alone'}: fine"]
     for settings in models:
+        if settings.upstream is not None:
+            where = ", ".join(settings.upstream.urls)
+            names = ", ".join(settings.upstream.names)
+            lines.append(f"  model {names}: answered by {where} ({settings.upstream.kind})")
+            continue
         names = ", ".join(settings.served_model_name) or "named by its file"
         lines.append(f"  model {settings.model or '(built in)'}: {names}")
     if keys := len(models[0].gateway.tenant):

@@ -13,8 +13,6 @@ from headway.core.base.model_card import ModelCard
 from headway.core.base.units import blocks_for
 from headway.core.engine.settings import AUTO, DEFAULT_MEMORY_SHARE, check
 from headway.core.fleet.budget import Need, divide
-from headway.core.route.table import PoolFacts
-from headway.core.route.table import check as check_table
 from headway.service.loaders.model_files import ModelFile
 from headway.service.wire.spec import ReplicaSpec
 
@@ -92,13 +90,6 @@ def check_names(models: Sequence[OpenedModel]) -> None:
                     f"{name!r} is a name of {taken[name]} too; give each model its own",
                 )
         taken |= dict.fromkeys(model.names, model.where)
-
-
-def check_routes(models: Sequence[OpenedModel]) -> None:
-    """Raise InvalidSetting where the routes do not fit the models."""
-    routes = models[0].settings.routes
-    if routes is not None:
-        check_table(routes, [PoolFacts(names=model.names) for model in models])
 
 
 def fitted(models: Sequence[OpenedModel], free: int | None) -> None:

@@ -16,18 +16,31 @@ import msgspec
 import uvloop
 
 from headway import __version__
-from headway.app.fleet import OpenedModel, about, check_names, check_routes, fitted, opened
+from headway.app.banner import banner
+from headway.app.fleet import OpenedModel, about, check_names, fitted, opened
 from headway.app.model_source import locate
 from headway.app.settings import Settings
 from headway.app.settle import give_back
 from headway.app.stores import Stores, access_of, keeper_of, open_stores
+from headway.app.upstreams import (
+    OpenedUpstream,
+    check_routes,
+    check_upstream_names,
+    open_upstreams,
+)
 from headway.core.base.errors import StartError
-from headway.core.messages.health import LoadProgress, ReplicaHello, StepReport
+from headway.core.messages.health import LoadProgress, StepReport
 from headway.core.text.tokenizer import Tokenizer
 from headway.service.control.memory import available_bytes
 from headway.service.control.pool import ModelPool
 from headway.service.control.supervise import Observers, Supervisor
-from headway.service.gateway.assemble import Assembled, GatewayNeeds, ModelNeeds, assemble
+from headway.service.gateway.assemble import (
+    Assembled,
+    GatewayNeeds,
+    ModelNeeds,
+    UpstreamNeeds,
+    assemble,
+)
 from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.gauges import EngineTotals
@@ -65,6 +78,7 @@ class Opened(NamedTuple):
     listener: socket.socket
     models: list[OpenedModel]
     progress: ConsoleProgress
+    upstreams: list[OpenedUpstream]
     stores: Stores = Stores()
     admin_listener: socket.socket | None = None  # None: /admin is on the other one, or not at all
 
@@ -85,8 +99,11 @@ def serve(models: Sequence[Settings]) -> int:
     try:
         admin_listener = bind_admin(settings.gateway)
         stores = open_stores(settings)
-        all_models = open_all(models, progress)
-        found = Opened(settings, listener, all_models, progress, stores, admin_listener)
+        upstreams = open_upstreams(models)
+        own = open_all([each for each in models if each.upstream is None], progress)
+        check_upstream_names(own, upstreams)
+        check_routes(settings, own, upstreams)
+        found = Opened(settings, listener, own, progress, upstreams, stores, admin_listener)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(found))
     finally:
@@ -104,7 +121,6 @@ def open_all(models: Sequence[Settings], progress: ConsoleProgress) -> list[Open
         for index, (each, file) in enumerate(located(each, progress) for each in models)
     ]
     check_names(found)
-    check_routes(found)
     fitted(found, available_bytes())
     return found
 
@@ -127,25 +143,6 @@ def fit_connections(settings: GatewaySettings) -> GatewaySettings:
     return msgspec.structs.replace(settings, max_connections=most)
 
 
-def banner(url: str, models: Sequence[tuple[str, ReplicaHello | None]], took_s: float) -> str:
-    """What a person needs to know once everything answers; no hello: not loaded yet."""
-    lines = [f"\nHeadway {__version__} is ready after {took_s:.1f} s", f"  URL         {url}"]
-    for name, hello in models:
-        if hello is None:
-            lines.append(f"  model       {name} (loaded when a request needs it)")
-            continue
-        lines += [
-            f"  model       {name} ({hello.executor})",
-            f"  context     {hello.max_model_len} tokens",
-            f"  KV cache    {hello.num_blocks * hello.block_size} tokens",
-        ]
-    return (
-        "\n".join(lines) + f"\n\nTry it:\n"
-        f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d "
-        f"""'{{"messages":[{{"role":"user","content":"What is the capital of France?"}}]}}'\n"""
-    )
-
-
 async def _run(opened: Opened) -> int:
     return await _Process(opened).run()
 
@@ -153,7 +150,7 @@ async def _run(opened: Opened) -> int:
 async def _tick(models: Models) -> None:
     while True:
         for served in models.all:
-            served.gauges.tick()
+            served.tick()
         await asyncio.sleep(TICK_S)
 
 
@@ -209,6 +206,7 @@ class _Process:
         self._name = f"{socket.gethostname()}-{os.getpid()}"
         self._prices = NoPrices()
         self._engines = [_Engine(each, self._clock, opened.progress) for each in opened.models]
+        self._upstreams = [each.pool(self._clock) for each in opened.upstreams]
 
     async def run(self) -> int:
         """Start, serve, end; raises StartError when the file is unfit or the engine's first
@@ -217,6 +215,8 @@ class _Process:
         self._signals.install()
         for engine in self._engines:
             engine.pool.start()
+        for pool in self._upstreams:
+            pool.start()
         try:
             # The engines' processes start meanwhile; the thread leaves the loop to them.
             encoders = await asyncio.to_thread(self._make_encoders)
@@ -268,7 +268,10 @@ class _Process:
 
     async def _wait_ready(self) -> None:
         """Wait for all that is loaded at start; raises the first StartError."""
-        await asyncio.gather(*(engine.wait_ready() for engine in self._engines))
+        await asyncio.gather(
+            *(engine.wait_ready() for engine in self._engines),
+            *(pool.wait_probed() for pool in self._upstreams),
+        )
 
     async def _first_of(self, work: Coroutine[Any, Any, object], http: asyncio.Task[None]) -> bool:
         """Do the work unless a signal comes first; False when it did. Raises what fails."""
@@ -303,7 +306,10 @@ class _Process:
 
     async def _end_engines(self) -> None:
         """No child is left after this: what does not stop in time is killed on the way out."""
-        stopping = asyncio.gather(*(engine.pool.stop() for engine in self._engines))
+        stopping = asyncio.gather(
+            *(engine.pool.stop() for engine in self._engines),
+            *(pool.stop() for pool in self._upstreams),
+        )
         insisted = asyncio.ensure_future(self._signals.insisted.wait())
         await asyncio.wait((stopping, insisted), return_when=asyncio.FIRST_COMPLETED)
         insisted.cancel()
@@ -328,7 +334,7 @@ class _Process:
     def _assemble(self, encoders: Sequence[Encoder], keeper: Keeper | None) -> Assembled:
         ledger = NoLedger() if keeper is None else keeper.ledger
         settings, created = self._opened.settings, int(time.time())
-        models = [
+        models: list[ModelNeeds | UpstreamNeeds] = [
             ModelNeeds(
                 model=ServedModel(
                     names=model.names,
@@ -346,6 +352,8 @@ class _Process:
                 self._opened.models, self._engines, encoders, strict=True
             )
         ]
+        for each, other in zip(self._opened.upstreams, self._upstreams, strict=True):
+            models.insert(each.place, UpstreamNeeds(other, created))
         return assemble(
             GatewayNeeds(
                 settings=settings.gateway,
@@ -364,5 +372,6 @@ class _Process:
     def _show_ready(self) -> None:
         self._opened.progress.close()
         models = [(engine.model.name, engine.pool.view().hello) for engine in self._engines]
+        others = [(each.settings.names[0], each.told()) for each in self._upstreams]
         took_s = time.monotonic() - self._began
-        print(banner(url_of(self._opened.listener), models, took_s), flush=True)
+        print(banner(url_of(self._opened.listener), models, took_s, others), flush=True)

@@ -7,7 +7,15 @@ from pathlib import Path
 import msgspec
 
 from headway.app.document import Document, read_document
-from headway.app.entries import MODELS, Values, did_you_mean, entries_of, entry_of_text, read_option
+from headway.app.entries import (
+    MODELS,
+    UPSTREAM,
+    Values,
+    did_you_mean,
+    entries_of,
+    entry_of_text,
+    read_option,
+)
 from headway.app.option import Option, Value
 from headway.app.options import BY_KEY, BY_VARIABLE
 from headway.compute.cpu.settings import CpuChoices
@@ -23,6 +31,7 @@ from headway.service.gateway.settings import GatewaySettings
 from headway.service.openai.limits import ApiLimits
 from headway.service.store.ledger_settings import LedgerSettings
 from headway.service.store.settings import StoreSettings
+from headway.service.upstream.settings import UpstreamSettings
 from headway.service.wire.spec import ReplicaSpec
 
 # Kubernetes puts such variables into every pod beside a service named "headway".
@@ -54,6 +63,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ledger: LedgerSettings = LedgerSettings()
     jwt: JwtSettings | None = None  # a section of the file
     routes: RoutesSettings | None = None  # a section of the file
+    upstream: UpstreamSettings | None = None  # other servers answer for this model, and no engine
 
 
 STRUCTS: Mapping[str, type[msgspec.Struct]] = {
@@ -107,7 +117,7 @@ def merge_models(
             )
     jwt = document.convert(JWT, JwtSettings) if JWT in content else None
     routes = document.convert(ROUTES, RoutesSettings) if ROUTES in content else None
-    values = _from_file(document)
+    values: Values = {**_from_file(document)}
     values |= _from_environment(environment)
     for key, raw in flags.items():
         option = BY_KEY[key]
@@ -121,7 +131,7 @@ def merge_models(
         raise InvalidSetting(
             "served_model_name", "names one model, and there are several; give each its own"
         )
-    trees = [_build(values | entry) for entry in entries or [{}]]
+    trees = [_build({**values, **entry}) for entry in entries or [{}]]
     return tuple(msgspec.structs.replace(tree, jwt=jwt, routes=routes) for tree in trees)
 
 
@@ -140,9 +150,12 @@ def default_of(option: Option) -> object:
     return getattr(STRUCTS[option.section](), option.field)
 
 
-def _build(values: Mapping[str, Value]) -> Settings:
-    parts: dict[str, dict[str, Value]] = {section: {} for section in STRUCTS}
+def _build(values: Values) -> Settings:
+    parts: dict[str, dict[str, object]] = {section: {} for section in STRUCTS}
     for key, value in values.items():
+        if key == UPSTREAM:
+            parts[""][UPSTREAM] = value
+            continue
         option = BY_KEY[key]
         parts[option.section][option.field] = value
     sections = {name: msgspec.convert(parts[name], kind) for name, kind in STRUCTS.items() if name}

@@ -13,7 +13,7 @@ import msgspec
 
 from headway.core.base.errors import InvalidSetting, ModelNotFound
 from headway.core.route.cascade import CascadeSettings
-from headway.core.route.degrade import DegradeSettings, check_degrade
+from headway.core.route.degrade import DegradeSettings, chain, check_degrade
 
 AT = "@"  # between a name and a version
 STABLE = "stable"
@@ -28,6 +28,7 @@ class PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     names: tuple[str, ...]  # the first is the one that routes use
     modalities: tuple[str, ...] = ()  # that it takes beside text
+    is_own: bool = True  # engines of ours answer, and not other servers
 
 
 class RouteSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -99,7 +100,7 @@ def check(settings: RoutesSettings, pools: Sequence[PoolFacts]) -> None:
     taken: dict[str, str] = {}
     for index, route in enumerate(settings.names):
         where = f"routes.names[{index}]"
-        _check_route(route, where, known)
+        _check_route(route, where, pools)
         _check_names((route.name, *route.aliases), where, route.pools, pools, taken)
     if settings.auto is not None:
         _check_auto(settings.auto, known)
@@ -143,6 +144,17 @@ class RouteTable:
     def names(self) -> Mapping[str, str]:
         """Every name that may be asked for, with the pool that stands for it in lists."""
         return {name: self.shown_pool(found) for name, found in self._by_name.items()}
+
+    def pools_of(self, found: Found) -> Sequence[str]:
+        """Every pool that may come to answer for what was found, helpers included."""
+        auto, degrade = self.settings.auto, self.settings.degrade
+        own: tuple[str, ...] = () if auto is None else auto.pools
+        if found.route is not None:
+            own = found.route.pools
+        if found.word == "default" or found.route is None:  # for what the others cannot read
+            own = (*own, *self.pools)
+        smaller = {} if degrade is None else degrade.smaller
+        return (*own, *(helper for pool in own for helper in chain(smaller, pool)))
 
     def shown_pool(self, found: Found) -> str:
         """The pool that stands for a route where no request is there to choose by."""
@@ -195,7 +207,8 @@ def unknown(name: str, served: Iterable[str]) -> ModelNotFound:
     )
 
 
-def _check_route(route: RouteSettings, where: str, known: Sequence[str]) -> None:
+def _check_route(route: RouteSettings, where: str, pools: Sequence[PoolFacts]) -> None:
+    known = [pool.names[0] for pool in pools]
     kinds = [bool(route.pool), bool(route.versions), route.cascade is not None]
     if sum(kinds) != 1:
         raise InvalidSetting(where, "needs exactly one of pool, versions and cascade")
@@ -208,16 +221,23 @@ def _check_route(route: RouteSettings, where: str, known: Sequence[str]) -> None
     if route.versions and STABLE not in route.versions:
         raise InvalidSetting(f"{where}.versions", f"needs {STABLE!r} among the versions")
     if route.cascade is not None:
-        _check_cascade(route.cascade, f"{where}.cascade", known)
+        _check_cascade(route.cascade, f"{where}.cascade", pools)
     if route.split:
         _check_split(route, f"{where}.split")
 
 
-def _check_cascade(cascade: CascadeSettings, where: str, known: Sequence[str]) -> None:
+def _check_cascade(cascade: CascadeSettings, where: str, pools: Sequence[PoolFacts]) -> None:
+    known = [pool.names[0] for pool in pools]
     check_pool(cascade.first, f"{where}.first", known)
     check_pool(cascade.then, f"{where}.then", known)
     if cascade.first == cascade.then:
         raise InvalidSetting(f"{where}.then", f"must differ from first, got {cascade.then!r} twice")
+    if not next(pool.is_own for pool in pools if pool.names[0] == cascade.first):
+        raise InvalidSetting(
+            f"{where}.first",
+            f"{cascade.first!r} is answered by another server, whose log-probabilities are not "
+            f"read; the first pool must be an engine of ours",
+        )
     if not -100.0 <= cascade.min_mean_logprob <= 0.0:
         raise InvalidSetting(
             f"{where}.min_mean_logprob", f"must be -100 to 0, got {cascade.min_mean_logprob:g}"

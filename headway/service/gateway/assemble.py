@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from headway.core.base import metrics
 from headway.core.base.clock import Clock
 from headway.core.base.metrics import CATALOGUE
 from headway.core.engine.settings import EngineSettings, waiting_limit
@@ -12,6 +13,7 @@ from headway.core.fleet.metrics import FLEET_CATALOGUE
 from headway.core.route.admit import AdmitLimits, Admitter
 from headway.core.route.routing_metrics import ROUTING_CATALOGUE
 from headway.core.route.table import PoolFacts, RoutesSettings
+from headway.core.route.upstream_metrics import UPSTREAM_CATALOGUE
 from headway.core.tenancy.account_metrics import ACCOUNT_CATALOGUE, ADMIN_REFUSED, KEY_CHECKS
 from headway.core.tenancy.book import AccountStore
 from headway.core.tenancy.ledger_metrics import LEDGER_CATALOGUE
@@ -24,20 +26,23 @@ from headway.service.gateway.admin_routes import AdminRoute, AdminRoutes, RouteT
 from headway.service.gateway.auth import FindTenant, KeyRing, TokenSource
 from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.encode import Encoder
+from headway.service.gateway.forwarded import ServedUpstream, admit_limits_of, facts_of
 from headway.service.gateway.gauges import EngineTotals, Gauges
 from headway.service.gateway.journey import Books
 from headway.service.gateway.ledger import Keeper
 from headway.service.gateway.meter import Meter
 from headway.service.gateway.model import Directory, ServedModel
-from headway.service.gateway.models import Models, Served
+from headway.service.gateway.models import AnyServed, Models, Served
 from headway.service.gateway.pages import Condition, Pages
 from headway.service.gateway.relay import Relay, Seeds
 from headway.service.gateway.route_parts import make_routing, make_table
 from headway.service.gateway.server import Gateway, Parts
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.gateway.tokens import TokenPages
-from headway.service.observe.prometheus import Exporter, Labelled
+from headway.service.observe.prometheus import Exporter, Labelled, Sample
 from headway.service.openai.limits import ApiLimits
+from headway.service.upstream.forward import Forwarder
+from headway.service.upstream.pool import UpstreamPool
 from headway.service.wire.transport import Pool
 
 NO_MODEL = "unknown"  # label of requests that end before their model is known, beside several
@@ -53,6 +58,16 @@ class ModelNeeds(NamedTuple):
     totals: EngineTotals
     modalities: tuple[str, ...] = ()  # that it takes beside text
 
+    @property
+    def name(self) -> str:
+        """The first of its names."""
+        return self.model.names[0]
+
+    @property
+    def facts(self) -> PoolFacts:
+        """What routes have to know of it."""
+        return PoolFacts(names=self.model.names, modalities=self.modalities)
+
 
 class Access(NamedTuple):
     """Where keys and tenants come from, beside those of the settings."""
@@ -65,13 +80,30 @@ class Access(NamedTuple):
     admin_routes: tuple[AdminRoute, ...] = ()  # beside those of tenants and keys
 
 
+class UpstreamNeeds(NamedTuple):
+    """What one model behind other servers brings."""
+
+    pool: UpstreamPool
+    created: int  # Unix time
+
+    @property
+    def name(self) -> str:
+        """The first of its names."""
+        return self.pool.settings.names[0]
+
+    @property
+    def facts(self) -> PoolFacts:
+        """What routes have to know of it."""
+        return facts_of(self.pool.settings)
+
+
 class GatewayNeeds(NamedTuple):
     """All that the gateway is made from."""
 
     settings: GatewaySettings
     api_limits: ApiLimits
     seed: int | None
-    models: Sequence[ModelNeeds]  # at least one; the first is the default
+    models: Sequence[ModelNeeds | UpstreamNeeds]  # at least one; the first is the default
     clock: Clock
     version: str
     books: Books = Books(NoLimits(), NoLedger(), NoPrices(), time.time, "")
@@ -111,16 +143,16 @@ def assemble(needs: GatewayNeeds) -> Assembled:
     """Build every part once; to be called on the event loop."""
     catalogue = (
         *(*CATALOGUE, *CLASS_CATALOGUE, *FLEET_CATALOGUE, *ROUTING_CATALOGUE),
-        *(*ACCOUNT_CATALOGUE, *LEDGER_CATALOGUE),
+        *(*ACCOUNT_CATALOGUE, *LEDGER_CATALOGUE, *UPSTREAM_CATALOGUE),
     )
     exporter = Exporter(catalogue, {})
     if needs.keeper is not None:
         exporter.add_source(needs.keeper.samples)
-    pools = [PoolFacts(names=each.model.names, modalities=each.modalities) for each in needs.models]
+    pools = [each.facts for each in needs.models]
     table = make_table(needs.routes, pools)
     models = Models([_serve(each, needs, exporter) for each in needs.models], table.names)
     condition = Condition(
-        {each.model.names[0]: each.pool.view for each in needs.models}, needs.settings.live_timeout
+        {each.name: each.pool.view for each in needs.models}, needs.settings.live_timeout
     )
     accounts = _accounts(needs, exporter)
     tokens = _tokens(needs, accounts)
@@ -152,8 +184,10 @@ def admit_limits(engine: EngineSettings, context_length: int) -> AdmitLimits:
     )
 
 
-def _serve(each: ModelNeeds, needs: GatewayNeeds, exporter: Exporter) -> Served:
+def _serve(each: ModelNeeds | UpstreamNeeds, needs: GatewayNeeds, exporter: Exporter) -> AnyServed:
     """One model's own parts: its queue, its threads, its counters."""
+    if isinstance(each, UpstreamNeeds):
+        return _forward(each, needs, exporter)
     labelled = _labelled(exporter, each.model.names[0])
     meter = Meter(labelled, needs.clock, each.model.names[0])
     admitter = Admitter(admit_limits(each.engine, each.model.context_length))
@@ -169,6 +203,21 @@ def _serve(each: ModelNeeds, needs: GatewayNeeds, exporter: Exporter) -> Served:
         meter=meter,
         gauges=gauges,
     )
+
+
+def _forward(each: UpstreamNeeds, needs: GatewayNeeds, exporter: Exporter) -> ServedUpstream:
+    labelled = _labelled(exporter, each.name)
+    meter = Meter(labelled, needs.clock, each.name)
+    admitter = Admitter(admit_limits_of(each.pool.settings))
+    labelled.add_source(each.pool.samples)
+    labelled.add_source(
+        lambda: (
+            Sample(metrics.IN_FLIGHT, meter.num_open),
+            Sample(metrics.QUEUE_LENGTH, admitter.num_waiting),
+        )
+    )
+    forwarder = Forwarder(each.pool, admitter, needs.clock, labelled)
+    return ServedUpstream(each.pool, admitter, forwarder, meter, each.created)
 
 
 def _accounts(needs: GatewayNeeds, exporter: Exporter) -> Accounts | None:

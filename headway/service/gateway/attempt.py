@@ -7,13 +7,14 @@ enough.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import msgspec
 
 from headway.core.base.errors import (
     CapacityError,
+    ClientError,
     DeadlineUnmeetable,
     HeadwayError,
     InternalError,
@@ -32,16 +33,15 @@ from headway.core.messages.path import (
     Usage,
 )
 from headway.core.route.cascade import CascadeSettings, Confidence
+from headway.service.gateway.forwarded import ServedUpstream
 from headway.service.gateway.generate import Request
-from headway.service.gateway.http import Exchange
-from headway.service.gateway.journey import Journey
+from headway.service.gateway.passage import Passage
 from headway.service.gateway.relay import Take
-from headway.service.gateway.routing import Routed, Routing
+from headway.service.gateway.routing import Routed
 from headway.service.openai.errors import failure_of
 from headway.service.openai.responses import Answer
 from headway.service.openai.schema import CompletionRequest
 
-Makes = Callable[[Routed, Sequence[EngineRequest]], Answer]
 BUSY = (CapacityError, ReplicaError)  # what another model may make good
 UNFIT = (*BUSY, InternalError, PromptTooLong)  # why a cascade goes straight on to its second
 
@@ -49,13 +49,11 @@ UNFIT = (*BUSY, InternalError, PromptTooLong)  # why a cascade goes straight on 
 class Attempt:
     """One request, from its route to the end of its answer."""
 
-    def __init__(
-        self, exchange: Exchange, routing: Routing, journey: Journey, makes: Makes, take: Take
-    ) -> None:
-        self._exchange = exchange
-        self._routing = routing
-        self._journey = journey
-        self._makes = makes
+    def __init__(self, passage: Passage, take: Take) -> None:
+        self._passage = passage
+        self._exchange = passage.exchange
+        self._routing = passage.routing
+        self._journey = passage.journey
         self._take = take
         self._num_calls = 0
         self._made: Sequence[EngineRequest] = ()  # of the last call
@@ -81,19 +79,19 @@ class Attempt:
         if cascade is not None:
             return await self._cascade(routed, cascade)
         try:
-            await self._call(routed, routed.request, self._pass_on)
-        except PromptTooLong:
+            await self._call(routed, self._pass_on)
+        except ClientError:  # what the smaller model cannot take, its own may
             fitting = self._routing.undegraded(routed)
-            if fitting is None:
+            if fitting is None or self._has_token.is_set():
                 raise
-            await self._call(fitting, fitting.request, self._pass_on)
+            await self._call(fitting, self._pass_on)
         except BUSY as error:
             helper = None if self._is_final(error) else self._routing.helper(routed)
             if helper is None:
                 raise
             try:
-                await self._call(helper, helper.request, self._pass_on)
-            except PromptTooLong:
+                await self._call(helper, self._pass_on)
+            except ClientError:
                 raise error from None
 
     async def _cascade(self, routed: Routed, cascade: CascadeSettings) -> None:
@@ -105,7 +103,7 @@ class Attempt:
         self._journey.may_call((cascade.first, cascade.then))
         draft = _Draft()
         try:
-            await self._call(routed, _scored(routed.request), draft.take)
+            await self._call(routed, draft.take, is_scored=True)
             doubt = draft.confidence.doubt(cascade)
         except UNFIT as error:
             if isinstance(error, ShuttingDown):
@@ -117,7 +115,7 @@ class Attempt:
             self._journey.dropped()
             try:
                 if draft.answer is None or not self._routing.is_congested(second):
-                    return await self._call(second, second.request, self._pass_on)
+                    return await self._call(second, self._pass_on)
             except BUSY as error:
                 if draft.answer is None or self._is_final(error):
                     raise
@@ -125,20 +123,25 @@ class Attempt:
             self._go(self._routing.kept(routed))
         await draft.play(self._pass_on)
 
-    async def _call(self, routed: Routed, request: Request, take: Take) -> None:
-        """Take it through one model; each call has an id of its own."""
+    async def _call(self, routed: Routed, take: Take, *, is_scored: bool = False) -> None:
+        """Take it through one model; each call of an engine has an id of its own.
+
+        is_scored  with its tokens' log-probabilities, whether the client wants them or not
+        """
         self._num_calls += 1
-        id_ = (
-            self._exchange.id if self._num_calls == 1 else f"{self._exchange.id}.{self._num_calls}"
-        )
         self._go(routed)
+        served, passage = routed.served, self._passage
+        if isinstance(served, ServedUpstream):
+            return await passage.forward(routed, self._has_token.set)
+        request = passage.checked(routed)
 
         def make(made: Sequence[EngineRequest]) -> Answer:
             self._made = made
-            return self._makes(routed, made)
+            return passage.answer(routed, request, made)
 
-        served = routed.served
-        await served.relay.run(id_, request, served.directory.facts, make, take, self._journey)
+        id_ = self._exchange.id + (f".{self._num_calls}" if self._num_calls > 1 else "")
+        sent = _scored(request) if is_scored else request
+        await served.relay.run(id_, sent, served.directory.facts, make, take, self._journey)
 
     def _go(self, routed: Routed) -> None:
         """It goes there: told to all who want to know."""
@@ -173,8 +176,9 @@ class Attempt:
         """The fixed answer, as every choice of an answer that ended by itself."""
         said = self._routing.answered_instead(routed)
         self._go(said)
-        made = self._made or _unsent(routed.request)
-        answer = self._makes(said, made)
+        request = self._passage.checked(routed)
+        made = self._made or _unsent(request)
+        answer = self._passage.answer(said, request, made)
         for index, each in enumerate(made):
             for choice in range(each.num_choices):
                 tokens = Tokens(

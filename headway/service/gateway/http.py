@@ -37,8 +37,7 @@ class Exchange:
         self.path: str = scope["path"]
         self.address: str = (scope.get("client") or ("",))[0]  # of the other end of the connection
         self.id = uuid.uuid4().hex  # keys everything inside; unique whatever the client sends
-        self._raw_query: bytes = scope["query_string"]
-        self._headers: list[Header] = scope["headers"]
+        self._scope = scope
         self._receive = receive
         self._send = send
         self._transport: asyncio.WriteTransport | None = scope.get(TRANSPORT)
@@ -56,11 +55,13 @@ class Exchange:
     def headers(self, name: str) -> list[str]:
         """All headers of that name (lower case), in order."""
         wanted = name.encode("ascii")
-        return [value.decode("latin-1") for key, value in self._headers if key == wanted]
+        return [value.decode("latin-1") for key, value in self._scope["headers"] if key == wanted]
 
     def query(self, name: str) -> str | None:
         """The first non-empty value of a query parameter."""
-        values = parse_qs(self._raw_query.decode("latin-1"), max_num_fields=None).get(name)
+        values = parse_qs(self._scope["query_string"].decode("latin-1"), max_num_fields=None).get(
+            name
+        )
         return values[0] if values else None
 
     async def body(self, max_bytes: int, timeout: float) -> bytes:

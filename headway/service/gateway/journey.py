@@ -100,6 +100,7 @@ class Journey:
         self._books = books
         self._claim: Claim | None = None
         self._is_closed = False
+        self._replica = ""
         self._began = books.wall_clock()
 
     @property
@@ -171,6 +172,14 @@ class Journey:
     def sent(self, requests: Sequence[EngineRequest]) -> None:
         """These went to the engine for it."""
         self.meter.sent(requests)
+
+    def forwarded(self, prompt_tokens: int, replica: str) -> None:
+        """It goes to a server that is not ours; called again where it is tried elsewhere.
+
+        prompt_tokens  an estimate, until the answer tells their number
+        """
+        self.notes.replica = replica
+        self.meter.forwarded(self.id, prompt_tokens)
 
     def saw(self, event: Event) -> None:
         """An event of one of its engine requests."""

@@ -16,6 +16,7 @@ from headway.core.base.errors import (
     ReplicaNotReady,
     ShuttingDown,
     Unauthorized,
+    UpstreamBusy,
 )
 from headway.core.base.metrics import Outcome
 from headway.core.base.units import Seconds
@@ -48,6 +49,7 @@ OUTCOMES: Sequence[tuple[type[HeadwayError], Outcome]] = (
     (ClientSilent, Outcome.CANCELLED),
     (ClientError, Outcome.INVALID),
     (QueueFull, Outcome.REJECTED_QUEUE_FULL),
+    (UpstreamBusy, Outcome.REJECTED_QUEUE_FULL),
     (DeadlineUnmeetable, Outcome.REJECTED_DEADLINE),
     (ShuttingDown, Outcome.REJECTED_SHUTTING_DOWN),
     (ReplicaNotReady, Outcome.REJECTED_NOT_READY),
@@ -82,11 +84,18 @@ class Meter:
 class _Part:
     """One engine request of it."""
 
-    __slots__ = ("end", "is_finished", "last_at", "num_prompt", "num_tokens", "request", "started")
+    __slots__ = (
+        *("end", "is_estimate", "is_finished", "last_at", "max_tokens", "num_choices"),
+        *("num_prompt", "num_tokens", "started"),
+    )
 
-    def __init__(self, request: EngineRequest) -> None:
-        self.request = request
-        self.num_prompt = len(request.prompt)
+    def __init__(
+        self, num_prompt: int, num_choices: int, max_tokens: int, *, is_estimate: bool = False
+    ) -> None:
+        self.num_prompt = num_prompt
+        self.num_choices = num_choices
+        self.max_tokens = max_tokens  # of all its choices
+        self.is_estimate = is_estimate  # counted once the answer tells their number
         self.num_tokens = 0
         self.started: Started | None = None
         self.end: Finished | None = None
@@ -134,7 +143,13 @@ class RequestMeter:
 
     def sent(self, requests: Sequence[EngineRequest]) -> None:
         """These went to the engine for it."""
-        self._parts |= {request.id: _Part(request) for request in requests}
+        self._parts |= {
+            each.id: _Part(len(each.prompt), each.num_choices, _most(each)) for each in requests
+        }
+
+    def forwarded(self, request_id: str, prompt_tokens: int) -> None:
+        """It went to a server that is not ours, and has that many prompt tokens or so."""
+        self._parts[request_id] = _Part(prompt_tokens, 1, 0, is_estimate=True)
 
     def saw(self, event: Event) -> None:
         """An event of one of its engine requests."""
@@ -176,8 +191,8 @@ class RequestMeter:
             slo_class="" if self._slo_class is None else self._slo_class.name.lower(),
             first_token_s=self._first_token_s,
             finish=ends[-1] if ends else "",
-            num_choices=sum(part.request.num_choices for part in parts),
-            max_tokens=sum(_most(part.request) for part in parts),
+            num_choices=sum(part.num_choices for part in parts),
+            max_tokens=sum(part.max_tokens for part in parts),
             prompt_tokens=sum(usage.prompt_tokens for usage in usages),
             cached_tokens=sum(usage.cached_tokens for usage in usages),
             cached_host_tokens=sum(usage.cached_host_tokens for usage in usages),
@@ -244,7 +259,7 @@ class RequestMeter:
             if self._slo_class is not None:
                 labels = {"slo_class": self._slo_class.name.lower()}
                 exporter.observe(CLASS_FIRST_TOKEN, self._first_token_s, labels=labels)
-        if part.num_tokens == 0:
+        if part.num_tokens == 0 and not part.is_estimate:
             exporter.add(metrics.VLLM_PROMPT_TOKENS, part.num_prompt)
         count = len(event.token_ids)
         last = part.last_at.get(event.choice)
@@ -261,6 +276,9 @@ class RequestMeter:
         part.end = event
         self._count_end(event.reason)
         usage = event.usage
+        if part.is_estimate:
+            part.num_prompt = usage.prompt_tokens
+            exporter.add(metrics.VLLM_PROMPT_TOKENS, part.num_prompt)
         # The engine may count an end token that brought no text and so no event.
         unseen = max(0, usage.completion_tokens - part.num_tokens)
         exporter.add(metrics.VLLM_GENERATION_TOKENS, unseen)

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import msgspec
@@ -18,14 +18,15 @@ from headway.core.base.errors import (
 )
 from headway.core.base.metrics import Outcome
 from headway.core.base.units import Seconds
-from headway.core.messages.path import EngineRequest, Event
+from headway.core.messages.path import Event
 from headway.core.tenancy.tenant import Principal, Tenant, lowered, read_targets
 from headway.service.gateway.admin_routes import AdminRoutes
 from headway.service.gateway.attempt import Attempt
 from headway.service.gateway.auth import KeyRing
 from headway.service.gateway.encode import off_loop
 from headway.service.gateway.flights import Flights
-from headway.service.gateway.generate import GENERATORS, Generator, Request
+from headway.service.gateway.forwarded import PARSERS
+from headway.service.gateway.generate import GENERATORS, AnyRequest, Generator
 from headway.service.gateway.heartbeat import PATH as BEAT_PATH
 from headway.service.gateway.heartbeat import Beats
 from headway.service.gateway.http import ClientGone, Exchange, Header, Receive, Scope, Send
@@ -33,13 +34,15 @@ from headway.service.gateway.journey import Books, Journey
 from headway.service.gateway.meter import Meter
 from headway.service.gateway.models import Models
 from headway.service.gateway.pages import Condition, Page, Pages
+from headway.service.gateway.passage import Passage
 from headway.service.gateway.routing import Routed, Routing
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.gateway.stream import SseStream
 from headway.service.gateway.tokens import Answers, TokenPages
 from headway.service.openai.errors import HIDDEN, public, to_response
+from headway.service.openai.forwarded import model_of
 from headway.service.openai.limits import ApiLimits
-from headway.service.openai.responses import Answer, AnswerHead
+from headway.service.openai.responses import Answer
 from headway.service.openai.schema import Asker
 
 log = logging.getLogger(__name__)
@@ -216,27 +219,30 @@ class Gateway:
         parts, request = self._parts, routed.request
         if request.unknown_fields:
             routed.served.meter.exporter.add(metrics.UNKNOWN_FIELDS, len(request.unknown_fields))
-        created = int(self._wall_clock())
-
-        def make(by: Routed, made: Sequence[EngineRequest]) -> Answer:
-            head = AnswerHead(
-                id=f"{generator.id_prefix}-{exchange.id}",
-                created=created,
-                model=by.shown_model,
-                system_fingerprint=parts.fingerprint,
-            )
-            return generator.answer(head, by.request, made, by.served.encoder.tokenizer)
-
         sink = _Sink(exchange, stream if request.stream else None, journey)
-        await Attempt(exchange, parts.routing, journey, make, sink.take).run(routed)
+        passage = Passage(
+            *(exchange, generator, stream, journey, parts.routing, parts.api_limits),
+            fingerprint=parts.fingerprint,
+            created=int(self._wall_clock()),
+        )
+        await Attempt(passage, sink.take).run(routed)
 
-    async def _read(self, exchange: Exchange, generator: Generator, model: str | None) -> Request:
+    async def _read(
+        self, exchange: Exchange, generator: Generator, model: str | None
+    ) -> AnyRequest:
         settings, limits = self._parts.settings, self._parts.api_limits
         body = await exchange.body(settings.max_body_bytes, settings.body_timeout)
         query = {} if model is None else {"model": model}
-        return await off_loop(body, lambda: generator.parse(body, query, limits))
+        routing = self._parts.routing
 
-    def _stamped(self, request: Request, tenant: Tenant) -> Request:
+        def parsed() -> AnyRequest:
+            if not self._parts.models.has_upstreams or routing.is_own(model_of(body, query)):
+                return generator.parse(body, query, limits)
+            return PARSERS[generator.name](body, query, limits)
+
+        return await off_loop(body, parsed)
+
+    def _stamped(self, request: AnyRequest, tenant: Tenant) -> AnyRequest:
         """Whose it is decides its class; the request itself may only ask for a lower one."""
         slo_class = lowered(tenant.slo_class, request.asked_class)
         is_promised = self._is_promised or tenant.name != ""  # a tenant may be of the database

@@ -134,9 +134,9 @@ def test_every_option_is_a_field_of_its_section_and_reads_its_default(option: Op
 
 
 def test_every_setting_has_an_option() -> None:
-    internal = {"model", *STRUCTS} | {
+    internal = {"model", "upstream", *STRUCTS} | {
         *("heartbeat_s", "tick_s", "backoff_first_s", "backoff_limit_s"),
-        *("healthy_after_s", "stop_grace_s", "routes"),
+        *("healthy_after_s", "stop_grace_s", "routes", "jwt"),
     }
     declared = {(option.section, option.field) for option in OPTIONS}
     for section, struct in STRUCTS.items():
