@@ -3,13 +3,14 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import httpx
 import msgspec
 
+from headway.core.route.table import RoutesSettings
 from headway.service.gateway.assemble import (
     Assembled,
     GatewayNeeds,
@@ -225,6 +226,7 @@ async def front(
     gateway: GatewaySettings | None = None,
     beside: Sequence[ModelNeeds] = (),
     key: str | None = None,
+    routes: Mapping[str, object] | None = None,
     **fields: Any,
 ) -> AsyncGenerator[Front]:
     """A gateway in front of these, as the model `m`, until the block ends; probed once.
@@ -244,6 +246,7 @@ async def front(
             models=[UpstreamNeeds(pool, 1), *beside],
             clock=clock,
             version="test",
+            routes=None if routes is None else msgspec.convert(routes, RoutesSettings),
         )
     )
     listener = bind(settings)

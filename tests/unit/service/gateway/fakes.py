@@ -381,6 +381,26 @@ async def close(writer: asyncio.StreamWriter) -> None:
         return
 
 
+def needs_of(
+    names: tuple[str, ...],
+    pool: FakeReplica,
+    encoder: Encoder,
+    engine: EngineSettings | None = None,
+    modalities: tuple[str, ...] = (),
+) -> ModelNeeds:
+    """What a model of an engine of ours brings."""
+    return ModelNeeds(
+        model=ServedModel(
+            names=names, root="root", vocab_size=VOCAB, context_length=CONTEXT, created=1
+        ),
+        engine=engine or EngineSettings(),
+        encoder=encoder,
+        pool=pool,
+        totals=EngineTotals(),
+        modalities=modalities,
+    )
+
+
 @asynccontextmanager
 async def site(
     *,
@@ -409,20 +429,7 @@ async def site(
             api_limits=limits or ApiLimits(),
             seed=None,
             models=[
-                ModelNeeds(
-                    model=ServedModel(
-                        names=each,
-                        root="root",
-                        vocab_size=VOCAB,
-                        context_length=CONTEXT,
-                        created=1,
-                    ),
-                    engine=engine or EngineSettings(),
-                    encoder=encoder,
-                    pool=pool,
-                    totals=EngineTotals(),
-                    modalities=("image",) if each[0] in images else (),
-                )
+                needs_of(each, pool, encoder, engine, ("image",) if each[0] in images else ())
                 for each, pool in [(names, fake), *(others or {}).items()]
             ],
             clock=SystemClock(),
