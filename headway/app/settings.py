@@ -18,20 +18,21 @@ from headway.app.entries import (
 )
 from headway.app.option import Option, Value
 from headway.app.options import BY_KEY, BY_VARIABLE
+from headway.app.route_check import check_routes_in
 from headway.compute.cpu.settings import CpuChoices
 from headway.compute.gpu.runner.settings import ExecutorSettings
 from headway.core.base.errors import InvalidSetting
 from headway.core.base.model_card import ModelCard
 from headway.core.engine.settings import EngineSettings
 from headway.core.fleet.residency import ResidencySettings
-from headway.core.route.table import RoutesSettings
+from headway.core.route.table import PoolFacts, RoutesSettings
 from headway.service.control.health import SupervisorSettings
 from headway.service.gateway.jwt_settings import JwtSettings
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.openai.limits import ApiLimits
 from headway.service.store.ledger_settings import LedgerSettings
 from headway.service.store.settings import StoreSettings
-from headway.service.upstream.settings import UpstreamSettings
+from headway.service.upstream.settings import UpstreamSettings, facts_of
 from headway.service.wire.spec import ReplicaSpec
 
 # Kubernetes puts such variables into every pod beside a service named "headway".
@@ -132,7 +133,17 @@ def merge_models(
             "served_model_name", "names one model, and there are several; give each its own"
         )
     trees = [_build({**values, **entry}) for entry in entries or [{}]]
+    if routes is not None:
+        check_routes_in(document, routes, [_facts(tree) for tree in trees])
     return tuple(msgspec.structs.replace(tree, jwt=jwt, routes=routes) for tree in trees)
+
+
+def _facts(settings: Settings) -> PoolFacts | None:
+    """What routes have to know of a model; None while its file has not told its name."""
+    if settings.upstream is not None:
+        return facts_of(settings.upstream)
+    names = settings.served_model_name
+    return PoolFacts(names=names) if names else None
 
 
 def _named(flags: Mapping[str, object], environment: Mapping[str, str]) -> list[Values]:

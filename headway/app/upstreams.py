@@ -10,10 +10,9 @@ from headway.app.settings import Settings
 from headway.core.base.clock import Clock
 from headway.core.base.errors import InvalidSetting
 from headway.core.route.table import PoolFacts, check
-from headway.service.gateway.forwarded import facts_of
 from headway.service.upstream.http1 import tls_context
 from headway.service.upstream.pool import UpstreamPool
-from headway.service.upstream.settings import UpstreamSettings, read_key
+from headway.service.upstream.settings import UpstreamSettings, facts_of, read_key
 
 
 class OpenedUpstream(NamedTuple):

@@ -26,7 +26,7 @@ from headway.service.gateway.admin_routes import AdminRoute, AdminRoutes, RouteT
 from headway.service.gateway.auth import FindTenant, KeyRing, TokenSource
 from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.encode import Encoder
-from headway.service.gateway.forwarded import ServedUpstream, admit_limits_of, facts_of
+from headway.service.gateway.forwarded import ServedUpstream, admit_limits_of
 from headway.service.gateway.gauges import EngineTotals, Gauges
 from headway.service.gateway.journey import Books
 from headway.service.gateway.ledger import Keeper
@@ -43,6 +43,7 @@ from headway.service.observe.prometheus import Exporter, Labelled, Sample
 from headway.service.openai.limits import ApiLimits
 from headway.service.upstream.forward import Forwarder
 from headway.service.upstream.pool import UpstreamPool
+from headway.service.upstream.settings import facts_of
 from headway.service.wire.transport import Pool
 
 NO_MODEL = "unknown"  # label of requests that end before their model is known, beside several

@@ -8,7 +8,6 @@ import msgspec
 from headway.core.base.metrics import Outcome
 from headway.core.messages.record import Route
 from headway.core.route.admit import AdmitLimits, Admitter
-from headway.core.route.table import PoolFacts
 from headway.service.gateway.http import Exchange
 from headway.service.gateway.journey import Journey
 from headway.service.gateway.meter import Meter
@@ -90,15 +89,6 @@ def admit_limits_of(settings: UpstreamSettings) -> AdmitLimits:
     """As many as its servers may have, and as many as may wait for them."""
     most = settings.max_concurrent * len(settings.urls) + settings.max_waiting
     return AdmitLimits(max_choices=most, max_waiting_tokens=WAITING_BYTES)
-
-
-def facts_of(settings: UpstreamSettings) -> PoolFacts:
-    """What routes have to know of it."""
-    return PoolFacts(
-        names=settings.names,
-        modalities=tuple(each.value for each in settings.modalities),
-        is_own=False,
-    )
 
 
 class Outlet:

@@ -160,6 +160,25 @@ def test_an_automatic_choice_that_cannot_be_is_refused(fields: dict[str, Any], s
     assert problem(auto=auto).startswith(said)
 
 
+def test_a_cascade_begins_with_an_engine_of_ours_as_others_tell_no_log_probabilities() -> None:
+    pools = (*POOLS, PoolFacts(names=("cloud",), is_own=False))
+    for first, then in (("v1", "cloud"), ("cloud", "v1")):
+        made = settings(names=[{"name": "a", "cascade": {"first": first, "then": then}}])
+        if first == "v1":
+            check(made, pools)
+            continue
+        with pytest.raises(InvalidSetting, match=r"cascade\.first: 'cloud' is answered by another"):
+            check(made, pools)
+
+
+def test_every_pool_that_a_name_may_lead_to_is_known() -> None:
+    auto = {"small": "v1", "medium": "v2", "large": "v3"}
+    made = table(names=[chat()], auto=auto, degrade={"smaller": {"v2": "v3"}})
+    assert set(made.pools_of(made.find("chat"))) == {"v1", "v2", "v3"}
+    assert set(made.pools_of(made.find("v1"))) == {"v1"}
+    assert set(made.pools_of(made.find("auto"))) == {"v1", "v2", "v3"}
+
+
 def test_a_field_that_is_not_known_is_refused() -> None:
     with pytest.raises(msgspec.ValidationError, match="unknown field `wieghts`"):
         settings(names=[chat(wieghts={})])
