@@ -74,35 +74,57 @@ def timed(**settings: Any) -> TimedDrive:
 
 
 def watch_class_order(scheduler: Scheduler, seen: list[tuple[int, int]]) -> None:
-    """Fail when anybody is stopped for a less important one, or by a later equal.
+    """Fail when anybody is stopped who may not be.
 
+    For blocks of one that runs: those of a less important class, and later equals. For a
+    newcomer: those of a less important class that ageing does not protect, and of its equals
+    only long guests, if it is short itself.
     Adds the classes of claimant and victim to `seen` for every preemption.
     """
-    claimants: list[Running] = []
+    claims: list[tuple[Running, list[int], list[int]]] = []
     preempt = scheduler._preempt
 
     def claimed(name: str) -> None:
         method = getattr(scheduler, name)
 
         def call(sequence: Running, *rest: Any) -> Any:
-            claimants.append(sequence)
+            claims.append((sequence, *_lent_and_protected(scheduler)))
             try:
                 return method(sequence, *rest)
             finally:
-                claimants.pop()
+                claims.pop()
 
         setattr(scheduler, name, call)
 
     def checked(victim: Running, *rest: Any) -> None:
-        claimant = claimants[-1]
+        claimant, lent, protected = claims[-1]
         ours, theirs = claimant.group.request.slo_class, victim.group.request.slo_class
         assert theirs >= ours, f"class {theirs} is stopped for class {ours}"
-        gives_back = victim.standing.is_long and not claimant.standing.is_long
-        is_later = victim.id >= claimant.id or gives_back
-        assert theirs > ours or is_later, "an earlier equal is stopped"
+        if claimant.id in scheduler.running:
+            assert theirs > ours or victim.id >= claimant.id, "an earlier equal is stopped"
+        elif theirs > ours:
+            is_below = victim.standing.rank > claimant.standing.rank
+            assert is_below or victim.id not in protected, "one that ageing protects is stopped"
+        else:
+            assert victim.id in lent, "an equal that is no guest is stopped"
+            assert not claimant.standing.is_long, "a long one takes a slot kept for short ones"
+            assert not claimant.is_lifted, "a lifted one takes a slot kept for short ones"
         seen.append((ours, theirs))
         preempt(victim, *rest)
 
     for name in ("_continue", "_make_room"):
         claimed(name)
     scheduler._preempt = checked  # type: ignore[method-assign,assignment]
+
+
+def _lent_and_protected(scheduler: Scheduler) -> tuple[list[int], list[int]]:
+    """Ids of those that run: long ones beyond their slots, and lifted ones within theirs.
+
+    Of eight slots one is kept for short requests; of sixteen, one is for lifted ones for
+    certain. The latest are the guests.
+    """
+    running = sorted(scheduler.running.values(), key=lambda s: s.id)
+    num_slots = scheduler.num_free_slots + len(running)
+    long = [s.id for s in running if s.standing.is_long]
+    lifted = [s.id for s in running if s.is_lifted]
+    return long[num_slots - num_slots // 8 :], lifted[: max(1, num_slots // 16)]

@@ -3,7 +3,8 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -18,7 +19,10 @@ from headway.service.gateway.assemble import (
     UpstreamNeeds,
     assemble,
 )
+from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
+from headway.service.gateway.journey import Books
 from headway.service.gateway.lifecycle import HttpServer, bind
+from headway.service.gateway.limit_settings import LimitTable, RateLimitSettings
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.observe.clock import SystemClock
 from headway.service.openai.limits import ApiLimits
@@ -225,8 +229,10 @@ async def front(
     *,
     gateway: GatewaySettings | None = None,
     beside: Sequence[ModelNeeds] = (),
+    routes: RoutesSettings | None = None,
+    books: Books | None = None,
+    limits: RateLimitSettings | None = None,
     key: str | None = None,
-    routes: Mapping[str, object] | None = None,
     **fields: Any,
 ) -> AsyncGenerator[Front]:
     """A gateway in front of these, as the model `m`, until the block ends; probed once.
@@ -246,7 +252,9 @@ async def front(
             models=[UpstreamNeeds(pool, 1), *beside],
             clock=clock,
             version="test",
-            routes=None if routes is None else msgspec.convert(routes, RoutesSettings),
+            routes=routes,
+            rate_limits=LimitTable(limits or RateLimitSettings()),
+            books=books or Books(NoLimits(), NoLedger(), NoPrices(), time.time, "test"),
         )
     )
     listener = bind(settings)

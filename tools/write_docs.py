@@ -11,13 +11,7 @@ from pathlib import Path
 from headway.app.option import Option
 from headway.app.options import OPTIONS
 from headway.app.settings import default_of
-from headway.core.base.metrics import CATALOGUE
-from headway.core.fleet.metrics import FLEET_CATALOGUE
-from headway.core.route.routing_metrics import ROUTING_CATALOGUE
-from headway.core.route.upstream_metrics import UPSTREAM_CATALOGUE
-from headway.core.tenancy.account_metrics import ACCOUNT_CATALOGUE
-from headway.core.tenancy.ledger_metrics import LEDGER_CATALOGUE
-from headway.core.tenancy.metrics import CLASS_CATALOGUE
+from headway.service.observe.catalogue import EVERYTHING
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -87,15 +81,7 @@ def metrics_document() -> str:
             ", ".join(metric.labels),
             metric.help + (f". **Alert:** {metric.alert}" if metric.alert else ""),
         )
-        for metric in (
-            *CATALOGUE,
-            *CLASS_CATALOGUE,
-            *FLEET_CATALOGUE,
-            *ROUTING_CATALOGUE,
-            *UPSTREAM_CATALOGUE,
-            *ACCOUNT_CATALOGUE,
-            *LEDGER_CATALOGUE,
-        )
+        for metric in EVERYTHING
     ]
     return METRICS_HEAD + table(("name", "kind", "unit", "labels", "meaning"), rows)
 

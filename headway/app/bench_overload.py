@@ -20,6 +20,7 @@ from headway.app.bench_overload_sites import (
     Phase,
     SimSite,
     Site,
+    by_kind,
     start_options,
 )
 from headway.app.bench_plot import draw
@@ -178,7 +179,11 @@ def _run(args: argparse.Namespace) -> int:
             "checks": msgspec.to_builtins(found),
             "phases": {
                 phase.name: msgspec.to_builtins(phase.summary(TARGETS))
-                | {"counters": phase.counters, "resident_bytes": phase.resident}
+                | {
+                    "preempted": by_kind(phase.counters),
+                    "counters": phase.counters,
+                    "resident_bytes": phase.resident,
+                }
                 for phase in phases
             },
         },

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from headway.app.bench_overload_sites import Phase
+from headway.app.bench_overload_sites import Phase, by_kind
 from headway.app.bench_plot import Bars
 from headway.app.bench_show import milliseconds, percent, table
 from headway.core.sim.report import Figures, Outcome, Summary
@@ -74,8 +74,7 @@ def show(phases: Sequence[Phase], capacity: float, what: str, targets: Mapping[s
             ]
         for name, figures in summary.groups.items():
             notes += [f"{phase.name}, {name}: {n} refused, {r}" for r, n in figures.reasons.items()]
-        counted = [f"{name} {value:g}" for name, value in phase.counters.items() if value]
-        notes.append(f"{phase.name}: {', '.join(counted) or 'nobody was preempted'}")
+        notes.append(f"{phase.name}: {_preempted(phase.counters)}")
     return (
         f"{what}\ncapacity {capacity:.2f} requests a second\n\n"
         + table(head, rows)
@@ -124,6 +123,16 @@ def _cells(figures: Figures, seconds: float) -> list[str]:
         f"{figures.good / seconds:.2f}" if seconds else "-",
         "-" if retry is None else f"{retry:.1f}",
     ]
+
+
+def _preempted(counters: Mapping[str, float]) -> str:
+    """Preemptions by class and kind; a server that is not ours may count them in other ways."""
+    kinds = by_kind(counters)
+    if kinds:
+        told = [f"{n} {kind} of {name}" for name, of in kinds.items() for kind, n in of.items()]
+        return "preempted: " + ", ".join(told)
+    counted = [f"{name} {value:g}" for name, value in counters.items() if value]
+    return ", ".join(counted) or "nobody was preempted"
 
 
 def _p99(figures: Figures | None) -> float | None:

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,8 +24,11 @@ from headway.core.sim.costs import StepCost
 from headway.core.sim.report import Record, Summary, summarize
 from headway.core.sim.run import simulate
 from headway.core.sim.workload import Workload
+from headway.core.tenancy.metrics import CLASS_PREEMPTED
+from headway.core.tenancy.tenant import SloClass
 
 SAMPLE_S = 1.0
+LABEL = re.compile(r'(\w+)="([^"]*)"')
 SET_HERE = frozenset({"seed", "log_level"})  # keys of options that are not handed on
 
 
@@ -79,10 +83,24 @@ class SimSite:
 
 
 def preemptions(status: ReplicaStatus) -> dict[str, float]:
-    """The engine's own counts of preemptions, by kind as far as it tells them apart."""
+    """The engine's own counts of preemptions, under the names that a server's have."""
+    kinds = {"swap": status.swapped_by_class, "recompute": status.recomputed_by_class}
     return {
-        name: float(getattr(status, name)) for name in status.__struct_fields__ if "preempt" in name
+        f'{CLASS_PREEMPTED.name}{{kind="{kind}",slo_class="{each.name.lower()}"}}': float(number)
+        for kind, numbers in kinds.items()
+        for each, number in zip(SloClass, numbers, strict=False)
     }
+
+
+def by_kind(counters: Mapping[str, float]) -> dict[str, dict[str, int]]:
+    """Sequences preempted, by class and kind, of a phase's counters; those that there are."""
+    found: dict[str, dict[str, int]] = {}
+    for series, value in counters.items():
+        labels = dict(LABEL.findall(series))
+        if series.startswith(CLASS_PREEMPTED.name + "{") and value:
+            kinds = found.setdefault(labels["slo_class"], {})
+            kinds[labels["kind"]] = kinds.get(labels["kind"], 0) + int(value)
+    return found
 
 
 class HttpSite:

@@ -6,8 +6,8 @@ import os
 import resource
 import signal
 import socket
-import sys
 import time
+import uuid
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,24 +16,20 @@ import msgspec
 import uvloop
 
 from headway import __version__
-from headway.app.banner import banner
-from headway.app.fleet import OpenedModel, about, check_names, fitted, opened
+from headway.app.banner import Shown, banner
+from headway.app.engine import Engine
+from headway.app.fleet import OpenedModel, check_names, fitted, opened
+from headway.app.limits import TenantLimits
 from headway.app.model_source import locate
+from headway.app.sections import check_against
 from headway.app.settings import Settings
 from headway.app.settle import give_back
 from headway.app.stores import Stores, access_of, keeper_of, open_stores
-from headway.app.upstreams import (
-    OpenedUpstream,
-    check_routes,
-    check_upstream_names,
-    open_upstreams,
-)
-from headway.core.base.errors import StartError
-from headway.core.messages.health import LoadProgress, StepReport
+from headway.app.upstreams import OpenedUpstream, open_upstreams
+from headway.core.route.table import PoolFacts
+from headway.core.tenancy.price import PriceTable
 from headway.core.text.tokenizer import Tokenizer
 from headway.service.control.memory import available_bytes
-from headway.service.control.pool import ModelPool
-from headway.service.control.supervise import Observers, Supervisor
 from headway.service.gateway.assemble import (
     Assembled,
     GatewayNeeds,
@@ -41,10 +37,8 @@ from headway.service.gateway.assemble import (
     UpstreamNeeds,
     assemble,
 )
-from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
+from headway.service.gateway.books import NoLedger
 from headway.service.gateway.encode import Encoder
-from headway.service.gateway.gauges import EngineTotals
-from headway.service.gateway.journey import Books
 from headway.service.gateway.ledger import Keeper
 from headway.service.gateway.lifecycle import (
     CLOSE_S,
@@ -64,6 +58,7 @@ from headway.service.loaders.progress import ConsoleProgress
 from headway.service.loaders.tokenizer_files import build_tokenizer
 from headway.service.observe import log
 from headway.service.observe.clock import SystemClock
+from headway.service.upstream.settings import facts_of
 
 OTHER_FILES = 128  # descriptors that are not client connections
 MOST_FILES = 65536
@@ -78,9 +73,9 @@ class Opened(NamedTuple):
     listener: socket.socket
     models: list[OpenedModel]
     progress: ConsoleProgress
-    upstreams: list[OpenedUpstream]
     stores: Stores = Stores()
     admin_listener: socket.socket | None = None  # None: /admin is on the other one, or not at all
+    upstreams: Sequence[OpenedUpstream] = ()
 
 
 def serve(models: Sequence[Settings]) -> int:
@@ -99,11 +94,9 @@ def serve(models: Sequence[Settings]) -> int:
     try:
         admin_listener = bind_admin(settings.gateway)
         stores = open_stores(settings)
-        upstreams = open_upstreams(models)
-        own = open_all([each for each in models if each.upstream is None], progress)
-        check_upstream_names(own, upstreams)
-        check_routes(settings, own, upstreams)
-        found = Opened(settings, listener, own, progress, upstreams, stores, admin_listener)
+        others = open_upstreams(models)
+        own = open_all(models, progress)
+        found = Opened(settings, listener, own, progress, stores, admin_listener, others)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(found))
     finally:
@@ -115,12 +108,21 @@ def serve(models: Sequence[Settings]) -> int:
 
 
 def open_all(models: Sequence[Settings], progress: ConsoleProgress) -> list[OpenedModel]:
-    """All models' files, read as far as needed to know that they can be served together here."""
-    found = [
-        opened(each, index, len(models), file)
-        for index, (each, file) in enumerate(located(each, progress) for each in models)
-    ]
-    check_names(found)
+    """All models' files, read as far as needed to know that they can be served together here.
+
+    Models that other servers answer for have none; their names and routes are checked with these.
+    """
+    found = []
+    for index, each in enumerate(models):
+        if each.upstream is None:
+            with_names, file = located(each, progress)
+            found.append(opened(with_names, index, len(models), file))
+    others = [each.upstream for each in models if each.upstream is not None]
+    check_names(found, others)
+    pools = [PoolFacts(names=each.names) for each in found]
+    pools += [facts_of(each) for each in others]
+    settings = models[0]
+    check_against(pools, settings.routes, settings.prices, settings.file)
     fitted(found, available_bytes())
     return found
 
@@ -158,43 +160,6 @@ async def _until_stopped(servers: Sequence[HttpServer]) -> None:
     await asyncio.gather(*(server.run_until_stopped() for server in servers))
 
 
-class _Engine:
-    """One model's pool, and what is counted of it."""
-
-    def __init__(self, model: OpenedModel, clock: SystemClock, progress: ConsoleProgress) -> None:
-        self.model = model
-        self.totals = EngineTotals()
-        self._clock = clock
-        self._progress = progress
-        settings, spec = model.settings, model.spec()
-
-        def make(observers: Observers) -> Supervisor:
-            return Supervisor(spec, settings.supervisor, clock, observers)
-
-        observers = Observers(on_report=self._observe, on_load=self._show_load)
-        self.pool = ModelPool(model.name, settings.residency, make, clock, observers)
-
-    async def wait_ready(self) -> None:
-        """Wait for its load at start, if there is one; raises StartError."""
-        try:
-            await self.pool.wait_ready()
-        except StartError as error:
-            raise about(self.model, error) from error
-
-    def _observe(self, _: StepReport) -> None:
-        self.totals.observe(self.pool.view(), self._clock.now())
-
-    def _show_load(self, progress: LoadProgress) -> None:
-        view = self.pool.view()
-        if view.restarts > 0 or view.loads > 0 or view.on_demand:
-            return
-        if progress.stage == "weights":
-            of = f" of {self.model.name}" if self.model.where else ""
-            self._progress(f"loading the weights{of}", progress.done, progress.total)
-        elif progress.stage == "kernels":
-            print("compiling the kernels, 20 to 30 s, once on this machine", file=sys.stderr)
-
-
 class _Process:
     """The parts of a running server, from start to end."""
 
@@ -203,10 +168,11 @@ class _Process:
         self._began = time.monotonic()
         self._signals = StopSignals()
         self._clock = SystemClock()
-        self._name = f"{socket.gethostname()}-{os.getpid()}"
-        self._prices = NoPrices()
-        self._engines = [_Engine(each, self._clock, opened.progress) for each in opened.models]
+        self._prices = PriceTable(opened.settings.prices.models)
+        self._engines = [Engine(each, self._clock, opened.progress) for each in opened.models]
         self._upstreams = [each.pool(self._clock) for each in opened.upstreams]
+        self._name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._limits = TenantLimits(opened.settings.rate_limits, self._name)
 
     async def run(self) -> int:
         """Start, serve, end; raises StartError when the file is unfit or the engine's first
@@ -217,6 +183,7 @@ class _Process:
             engine.pool.start()
         for pool in self._upstreams:
             pool.start()
+        self._limits.start()
         try:
             # The engines' processes start meanwhile; the thread leaves the loop to them.
             encoders = await asyncio.to_thread(self._make_encoders)
@@ -227,13 +194,16 @@ class _Process:
                     encoder.close()
         finally:
             await self._end_engines()
+            await self._limits.close()
         return 0
 
     async def _serve_with(self, encoders: Sequence[Encoder]) -> None:
         """Put the gateway together, serve, and keep what is still to be kept."""
         opened = self._opened
-        keeper = keeper_of(opened.settings, opened.stores, self._name, self._prices)
+        on_lost = self._limits.on_lost
+        keeper = keeper_of(opened.settings, opened.stores, self._name, self._prices, on_lost)
         try:
+            await self._limits.recall(keeper)
             parts = self._assemble(encoders, keeper)
             try:
                 await parts.load()
@@ -342,8 +312,10 @@ class _Process:
                     vocab_size=model.card.vocab_size,
                     context_length=model.context_length,
                     created=created,
+                    sampling=model.sampling,
                 ),
                 engine=model.settings.engine,
+                replicas=model.settings.pool.replicas,
                 encoder=encoder,
                 pool=engine.pool,
                 totals=engine.totals,
@@ -362,16 +334,21 @@ class _Process:
                 models=models,
                 clock=self._clock,
                 version=__version__,
-                routes=settings.routes,
-                books=Books(NoLimits(), ledger, self._prices, time.time, self._name),
+                books=self._limits.books(ledger, self._prices, settings.prices.currency),
                 access=access_of(settings, self._opened.stores, keeper),
                 keeper=keeper,
+                rate_limits=self._limits.table,
+                limit_state=self._limits.state,
+                routes=settings.routes,
             )
         )
 
     def _show_ready(self) -> None:
         self._opened.progress.close()
-        models = [(engine.model.name, engine.pool.view().hello) for engine in self._engines]
+        models = [
+            Shown(engine.model.name, engine.pool.view().hello, engine.model.sampling)
+            for engine in self._engines
+        ]
         others = [(each.settings.names[0], each.told()) for each in self._upstreams]
         took_s = time.monotonic() - self._began
         print(banner(url_of(self._opened.listener), models, took_s, others), flush=True)

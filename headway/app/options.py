@@ -42,6 +42,14 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("cache-dir", "", text, "Folder for downloaded models", default="the user's cache"),
     Option(
+        "generation-config",
+        "",
+        one_of("auto", "none"),
+        "What a request's open sampling fields mean: auto is what the model's makers set in "
+        "generation_config.json or in the GGUF file, told at start and in /v1/models; none is the "
+        "API's own defaults",
+    ),
+    Option(
         "log-level", "", one_of("debug", "info", "warning", "error"), "Least level that is logged"
     ),
     Option("log-json", "", switch, "Log lines as JSON objects", is_switch=True),
@@ -77,8 +85,8 @@ OPTIONS: tuple[Option, ...] = (
         "threads",
         "executor",
         whole(1, 4096),
-        "Threads that compute",
-        default="one a core that this process may use",
+        "Threads that compute, in each replica",
+        default="one a core that this process may use, divided among the replicas",
     ),
     Option(
         "cpu-isa",
@@ -217,6 +225,20 @@ OPTIONS: tuple[Option, ...] = (
         "s",
         default="60 where the model is loaded on demand, else 0",
     ),
+    Option(
+        "replicas",
+        "pool",
+        whole(1, 64),
+        "Engine processes that serve the model together, each with its weights and KV cache",
+    ),
+    Option(
+        "failover-wait",
+        "pool",
+        seconds(0),
+        "Longest wait of a request whose replica died for another one to go on at",
+        "s",
+        target="failover_wait_s",
+    ),
     *SERVER_OPTIONS,
 )
 SECTIONS: Mapping[str, str] = {
@@ -225,8 +247,10 @@ SECTIONS: Mapping[str, str] = {
     "cpu": "CPU executor",
     "engine": "Engine",
     "residency": "Loading and unloading",
+    "pool": "Replicas",
     "gateway": "HTTP server",
     "limits": "Limits of one request",
+    "rate_limits": "Limits of tenants",
     "supervisor": "Supervision of the engine process",
     "store": "Database",
     "ledger": "Ledger",
@@ -235,8 +259,8 @@ SECTIONS: Mapping[str, str] = {
 OF_A_MODEL = frozenset(
     option.key
     for option in OPTIONS
-    if option.section in {"executor", "cpu", "engine", "residency"}
-    or option.key in {"model", "served_model_name", "executor"}
+    if option.section in {"executor", "cpu", "engine", "residency", "pool"}
+    or option.key in {"model", "served_model_name", "executor", "generation_config"}
 )
 BY_KEY = {option.key: option for option in OPTIONS}
 BY_VARIABLE = {option.variable: option for option in OPTIONS}

@@ -143,6 +143,14 @@ SERVER_OPTIONS: tuple[Option, ...] = (
     ),
     Option("max-name-chars", "limits", whole(1), "Longest model, user, cache_salt (400)"),
     Option(
+        "redis-url",
+        "rate_limits",
+        text,
+        "Redis where the limits of tenants are counted together with other gateways; "
+        "redis://, rediss:// or unix://",
+        default="none: counted in this process",
+    ),
+    Option(
         "stall-timeout",
         "supervisor",
         seconds(0.1),

@@ -1,8 +1,10 @@
 """The settings of one server: file, then environment, then flags, merged once and frozen."""
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -18,27 +20,28 @@ from headway.app.entries import (
 )
 from headway.app.option import Option, Value
 from headway.app.options import BY_KEY, BY_VARIABLE
-from headway.app.route_check import check_routes_in
+from headway.app.sections import RATE_LIMITS, Sections, TenantEntry, read_sections
 from headway.compute.cpu.settings import CpuChoices
 from headway.compute.gpu.runner.settings import ExecutorSettings
 from headway.core.base.errors import InvalidSetting
 from headway.core.base.model_card import ModelCard
 from headway.core.engine.settings import EngineSettings
 from headway.core.fleet.residency import ResidencySettings
-from headway.core.route.table import PoolFacts, RoutesSettings
+from headway.core.route.table import RoutesSettings
+from headway.core.tenancy.price import PriceSettings
 from headway.service.control.health import SupervisorSettings
+from headway.service.control.replica_set import ReplicaSetSettings
 from headway.service.gateway.jwt_settings import JwtSettings
+from headway.service.gateway.limit_settings import RateLimitSettings
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.openai.limits import ApiLimits
 from headway.service.store.ledger_settings import LedgerSettings
 from headway.service.store.settings import StoreSettings
-from headway.service.upstream.settings import UpstreamSettings, facts_of
+from headway.service.upstream.settings import UpstreamSettings
 from headway.service.wire.spec import ReplicaSpec
 
 # Kubernetes puts such variables into every pod beside a service named "headway".
 SERVICE_LINK = re.compile(r"HEADWAY_(.+_)?(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP)(_.*)?)?)")
-JWT = "jwt"  # key of a section in a file
-ROUTES = "routes"  # key of a section in a file
 OTHER_VARIABLES = frozenset({"HEADWAY_CONFIG"})
 OTHER_PREFIXES = ("HEADWAY_TEST_", "HEADWAY_BENCH_")
 
@@ -50,6 +53,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     served_model_name: tuple[str, ...] = ()
     cache_dir: str | None = None
     executor_choice: str = "auto"  # "cpu", "torch", or auto: the one that fits
+    generation_config: str = "auto"  # "none": no sampling defaults of the model's makers
     log_level: str = "info"
     log_json: bool = False
     seed: int | None = None
@@ -57,14 +61,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cpu: CpuChoices = CpuChoices()
     engine: EngineSettings = EngineSettings()
     residency: ResidencySettings = ResidencySettings()
+    pool: ReplicaSetSettings = ReplicaSetSettings()
     gateway: GatewaySettings = GatewaySettings()
     limits: ApiLimits = ApiLimits()
+    rate_limits: RateLimitSettings = RateLimitSettings()
     supervisor: SupervisorSettings = SupervisorSettings()
     store: StoreSettings = StoreSettings()
     ledger: LedgerSettings = LedgerSettings()
-    jwt: JwtSettings | None = None  # a section of the file
-    routes: RoutesSettings | None = None  # a section of the file
     upstream: UpstreamSettings | None = None  # other servers answer for this model, and no engine
+    # Sections of the file, and its path for messages about them.
+    jwt: JwtSettings | None = None
+    routes: RoutesSettings | None = None
+    prices: PriceSettings = PriceSettings()
+    tenants: tuple[TenantEntry, ...] = ()
+    file: str = ""
 
 
 STRUCTS: Mapping[str, type[msgspec.Struct]] = {
@@ -73,8 +83,10 @@ STRUCTS: Mapping[str, type[msgspec.Struct]] = {
     "cpu": CpuChoices,
     "engine": EngineSettings,
     "residency": ResidencySettings,
+    "pool": ReplicaSetSettings,
     "gateway": GatewaySettings,
     "limits": ApiLimits,
+    "rate_limits": RateLimitSettings,
     "supervisor": SupervisorSettings,
     "store": StoreSettings,
     "ledger": LedgerSettings,
@@ -116,8 +128,7 @@ def merge_models(
             raise InvalidSetting(
                 document.where("model"), f"stands beside {MODELS}; put it into that list"
             )
-    jwt = document.convert(JWT, JwtSettings) if JWT in content else None
-    routes = document.convert(ROUTES, RoutesSettings) if ROUTES in content else None
+    sections = read_sections(document)
     values: Values = {**_from_file(document)}
     values |= _from_environment(environment)
     for key, raw in flags.items():
@@ -132,18 +143,7 @@ def merge_models(
         raise InvalidSetting(
             "served_model_name", "names one model, and there are several; give each its own"
         )
-    trees = [_build({**values, **entry}) for entry in entries or [{}]]
-    if routes is not None:
-        check_routes_in(document, routes, [_facts(tree) for tree in trees])
-    return tuple(msgspec.structs.replace(tree, jwt=jwt, routes=routes) for tree in trees)
-
-
-def _facts(settings: Settings) -> PoolFacts | None:
-    """What routes have to know of a model; None while its file has not told its name."""
-    if settings.upstream is not None:
-        return facts_of(settings.upstream)
-    names = settings.served_model_name
-    return PoolFacts(names=names) if names else None
+    return tuple(_build({**values, **entry}, sections, document.path) for entry in entries or [{}])
 
 
 def _named(flags: Mapping[str, object], environment: Mapping[str, str]) -> list[Values]:
@@ -161,16 +161,25 @@ def default_of(option: Option) -> object:
     return getattr(STRUCTS[option.section](), option.field)
 
 
-def _build(values: Values) -> Settings:
-    parts: dict[str, dict[str, object]] = {section: {} for section in STRUCTS}
+def _build(values: Values, more: Sections, file: str) -> Settings:
+    parts: dict[str, dict[str, Any]] = {section: {} for section in STRUCTS}
     for key, value in values.items():
         if key == UPSTREAM:
             parts[""][UPSTREAM] = value
             continue
         option = BY_KEY[key]
         parts[option.section][option.field] = value
-    sections = {name: msgspec.convert(parts[name], kind) for name, kind in STRUCTS.items() if name}
-    return msgspec.convert({**parts[""], **sections}, Settings)
+    limits = msgspec.structs.replace(more.rate_limits, **parts.pop(RATE_LIMITS))
+    sections = {name: msgspec.convert(each, STRUCTS[name]) for name, each in parts.items() if name}
+    return msgspec.structs.replace(
+        msgspec.convert({**parts[""], **sections}, Settings),
+        rate_limits=limits,
+        jwt=more.jwt,
+        routes=more.routes,
+        prices=more.prices,
+        tenants=more.tenants,
+        file=file,
+    )
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Value]:
@@ -201,6 +210,14 @@ def _from_file(document: Document) -> dict[str, Value]:
     return found
 
 
+def threads_of(settings: Settings, cores: int) -> int | None:
+    """Threads of each replica: the cores are divided among them; None: the executor decides."""
+    count = settings.pool.replicas
+    if settings.executor.threads is not None or count == 1:
+        return settings.executor.threads
+    return max(1, cores // count)
+
+
 def replica_spec(settings: Settings, card: ModelCard) -> ReplicaSpec:
     """What the engine's process has to know to serve that model."""
     return ReplicaSpec(
@@ -211,7 +228,7 @@ def replica_spec(settings: Settings, card: ModelCard) -> ReplicaSpec:
         cache_dir=settings.cache_dir,
         dtype=settings.executor.dtype,
         device=settings.executor.device,
-        threads=settings.executor.threads,
+        threads=threads_of(settings, len(os.sched_getaffinity(0))),
         attention=settings.executor.attention,
         cpu_isa=settings.cpu.cpu_isa,
         quantization=settings.cpu.quantization,

@@ -5,14 +5,12 @@ import ssl
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headway.app.fleet import OpenedModel
 from headway.app.settings import Settings
 from headway.core.base.clock import Clock
 from headway.core.base.errors import InvalidSetting
-from headway.core.route.table import PoolFacts, check
 from headway.service.upstream.http1 import tls_context
 from headway.service.upstream.pool import UpstreamPool
-from headway.service.upstream.settings import UpstreamSettings, facts_of, read_key
+from headway.service.upstream.settings import UpstreamSettings, read_key
 
 
 class OpenedUpstream(NamedTuple):
@@ -35,28 +33,6 @@ def open_upstreams(models: Sequence[Settings]) -> list[OpenedUpstream]:
         for index, each in enumerate(models)
         if each.upstream is not None
     ]
-
-
-def check_upstream_names(own: Sequence[OpenedModel], others: Sequence[OpenedUpstream]) -> None:
-    """Raise InvalidSetting where one of them has a name of another model."""
-    taken = {name for model in own for name in model.names}
-    for each in others:
-        for name in each.settings.names:
-            if name in taken:
-                raise InvalidSetting(
-                    f"models[{each.place}].upstream.name",
-                    f"{name!r} is a name of another model too; give each its own",
-                )
-        taken |= set(each.settings.names)
-
-
-def check_routes(
-    settings: Settings, own: Sequence[OpenedModel], others: Sequence[OpenedUpstream]
-) -> None:
-    """Raise InvalidSetting where the routes do not fit the models."""
-    if settings.routes is not None:
-        pools = [PoolFacts(names=model.names) for model in own]
-        check(settings.routes, [*pools, *(facts_of(each.settings) for each in others)])
 
 
 def _opened(settings: UpstreamSettings, index: int) -> OpenedUpstream:

@@ -38,7 +38,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AccountSto
 
 def made(number: int) -> NewKey:
     """A key that looks random enough; its hash is made once."""
-    return new_key(bytes([number]) * KEY_RANDOM_BYTES)
+    return new_key(bytes([number]) * KEY_RANDOM_BYTES, log_n=4)
 
 
 def change(**given: object) -> TenantChange:
@@ -59,14 +59,14 @@ def audit(store: AccountStore, **query: object) -> list[AuditEntry]:
 
 def test_a_tenant_is_read_as_it_was_made(store: AccountStore) -> None:
     limits = {"requests_per_minute": 10, "monthly_budget": 2**40}
-    given: dict[str, object] = {
-        "class": "vip",
-        "weight": 2.5,
-        "limits": limits,
-        "models": ["a", "ü"],
-        "may_degrade": False,
-    }
-    record = create(store, **given)
+    record = create(
+        store,
+        **{"class": "vip"},
+        weight=2.5,
+        limits=limits,
+        models=["a", "ü"],
+        may_degrade=False,
+    )
     assert record == TenantRecord(
         name="acme",
         slo_class=SloClass.VIP,

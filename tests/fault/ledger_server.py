@@ -23,12 +23,12 @@ from headway.core.messages.path import (
 from headway.service.gateway.assemble import GatewayNeeds, ModelNeeds, assemble
 from headway.service.gateway.books import NoLimits
 from headway.service.gateway.encode import Encoder
-from headway.service.gateway.gauges import EngineTotals
 from headway.service.gateway.journey import Books
 from headway.service.gateway.ledger import open_ledger
 from headway.service.gateway.lifecycle import HttpServer, StopSignals, bind
 from headway.service.gateway.model import ServedModel
 from headway.service.gateway.settings import GatewaySettings
+from headway.service.gateway.totals import PoolTotals
 from headway.service.observe import log
 from headway.service.observe.clock import SystemClock
 from headway.service.openai.limits import ApiLimits
@@ -122,7 +122,7 @@ async def main(data_dir: Path, port: int, step_s: float) -> None:
             settings=settings,
             api_limits=ApiLimits(),
             seed=1,
-            models=[ModelNeeds(model, limits, encoder, engine, EngineTotals())],
+            models=[ModelNeeds(model, limits, encoder, engine, PoolTotals())],
             clock=SystemClock(),
             version="1",
             books=Books(NoLimits(), ledger, prices, time.time, "g"),

@@ -12,6 +12,12 @@ import msgspec
 import psutil
 
 from headway.service.control.health import SupervisorSettings
+from headway.service.control.replica_set import (
+    MakeMember,
+    ReplicaSet,
+    ReplicaSetSettings,
+    by_prefix,
+)
 from headway.service.control.supervise import Observers, Supervisor
 from headway.service.observe.clock import SystemClock
 from headway.service.wire.transport import ReplicaState, ReplicaView
@@ -61,6 +67,49 @@ async def supervised(
         await supervisor.stop()
         assert supervisor.view().state is ReplicaState.STOPPED
         await until(lambda: not children(), "no child is left")
+
+
+def scripted_member(
+    step_s: float = 0.0, settings: SupervisorSettings = QUICK, mode: str = "run"
+) -> MakeMember:
+    """How a set makes one scripted replica."""
+
+    def make(name: str, observers: Observers) -> Supervisor:
+        spec = msgspec.structs.replace(SPEC, replica=name)
+        return Supervisor(spec, settings, SystemClock(), observers, command(mode, step_s))
+
+    return make
+
+
+@asynccontextmanager
+async def replica_set(
+    make: MakeMember, settings: ReplicaSetSettings | None = None
+) -> AsyncIterator[ReplicaSet]:
+    """Replicas that have loaded, and are stopped whatever happens."""
+    settings = settings or ReplicaSetSettings(replicas=2)
+    replicas = ReplicaSet(settings, make, by_prefix("m", 1.5), SystemClock())
+    replicas.start()
+    try:
+        await replicas.wait_ready()
+        yield replicas
+    finally:
+        await replicas.stop()
+        await until(lambda: not children(), "no child is left")
+
+
+async def until_all_ready(replicas: ReplicaSet) -> None:
+    """Poll until every replica of the set can answer."""
+    await until(
+        lambda: all(m.view.state is ReplicaState.READY for m in replicas.view().members),
+        "all replicas are ready",
+    )
+
+
+def member_pid(replicas: ReplicaSet, name: str) -> int:
+    """Process id of one replica of the set."""
+    hello = replicas.view().members[int(name)].view.hello
+    assert hello is not None, f"replica {name} has not loaded"
+    return hello.pid
 
 
 def children() -> list[psutil.Process]:

@@ -66,6 +66,7 @@ class ScriptedEngine:
     def __init__(self) -> None:
         self._open: dict[str, EngineRequest] = {}
         self._emitted: dict[str, int] = {}
+        self._begun: set[str] = set()
         self._planned: dict[int, tuple[str, ...]] = {}
         self._early: list[Event] = []
         self._num_steps = 0
@@ -78,7 +79,7 @@ class ScriptedEngine:
         if len(self._open) >= MAX_OPEN:
             raise QueueFull("the queue is full", Seconds(1.0))
         self._open[request.id] = request
-        self._emitted[request.id] = 0
+        self._emitted[request.id] = sum(len(each.token_ids) for each in request.emitted)
 
     def cancel(self, request_id: str, now: Seconds) -> list[Event]:
         """Forget it."""
@@ -92,7 +93,8 @@ class ScriptedEngine:
             return None
         ids = tuple(self._open)
         for request_id in ids:
-            if self._emitted[request_id] == 0:
+            if request_id not in self._begun:
+                self._begun.add(request_id)
                 self._early.append(Started(request_id=request_id, at=now, cached_tokens=0))
         self._num_steps += 1
         self._planned[self._num_steps] = ids
@@ -156,6 +158,7 @@ class ScriptedEngine:
 
     def _end(self, request_id: str, reason: FinishReason) -> Finished:
         request = self._open.pop(request_id)
+        self._begun.discard(request_id)
         usage = Usage(
             prompt_tokens=len(request.prompt), completion_tokens=self._emitted.pop(request_id)
         )

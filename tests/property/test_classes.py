@@ -155,6 +155,27 @@ def test_the_same_mixed_traffic_gives_the_same_plans(case: Traffic, shape: dict[
     assert [plan.sequence_ids for plan in one.plans] == [p.sequence_ids for p in two.plans]
 
 
+@settings(max_examples=EXAMPLES * 60)
+@given(data=st.data(), slots=st.integers(8, 17), blocks=st.integers(60, 120))
+def test_of_equals_only_long_guests_give_way_to_newcomers(
+    data: st.DataObject, slots: int, blocks: int
+) -> None:
+    """Enough long ones that they fill every slot, and short ones that come later."""
+    run_ = machine(max_num_seqs=slots, num_blocks=blocks, max_num_batched_tokens=64, long_prompt=8)
+    seen: list[tuple[int, int]] = []
+    watch_class_order(run_.core.scheduler, seen)
+    run_.add(*(asked(f"long{i}", range(i, i + 12), sampling=greedy(30)) for i in range(slots + 3)))
+    for number in range(data.draw(st.integers(1, 6))):
+        for _ in range(data.draw(st.integers(1, 9))):
+            run_.step()
+        slo_class = data.draw(st.sampled_from([STANDARD, STANDARD, INTERNAL, VIP]))
+        length = data.draw(st.sampled_from([3, 3, 20]))
+        run_.add(asked(f"r{number}", range(number, number + length), slo_class))
+    run_.run()
+    assert all(answer.finished is not None for answer in run_.answers.values())
+    assert all(theirs >= ours for ours, theirs in seen)
+
+
 @settings(max_examples=EXAMPLES * 15, deadline=None)
 @given(
     low=st.sampled_from([STANDARD, INTERNAL]),

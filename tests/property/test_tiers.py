@@ -131,6 +131,17 @@ class TierMachine(RuleBasedStateMachine):
             # A token was drawn that is not computed yet, as there always is one.
             self.stopped.append(Stopped(kept, [*each.tokens, 1]))
 
+    @rule(data=st.data(), most=st.integers(0, 4), of_running=st.booleans())
+    def copy_ahead(self, data: st.DataObject, most: int, of_running: bool) -> None:
+        names: list[bytes] = []
+        if self.running and of_running:
+            names = data.draw(st.sampled_from(self.running)).table.hashes
+        available, used = self.kv.num_available, self.kv.host.used
+        num_saved = self.kv.save_ahead(names, most)
+        assert 0 <= num_saved <= most
+        assert self.kv.num_available == available, "nothing loses its place on the device"
+        assert used <= self.kv.host.used <= used + num_saved
+
     @precondition(lambda self: self.stopped)
     @rule(data=st.data())
     def give_up(self, data: st.DataObject) -> None:

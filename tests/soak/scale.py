@@ -3,6 +3,11 @@
 import os
 
 
+def is_whole() -> bool:
+    """Whether the suites run whole."""
+    return os.environ.get("HEADWAY_TEST_SOAK") == "1"
+
+
 def scaled(whole: int) -> int:
     """`whole`, or a twentieth of it unless HEADWAY_TEST_SOAK=1."""
-    return whole if os.environ.get("HEADWAY_TEST_SOAK") == "1" else whole // 20
+    return whole if is_whole() else whole // 20

@@ -15,7 +15,8 @@ HeadwayError
 │   ├── ClientSilent            408, it had promised heartbeats
 │   ├── BodyTooLarge            413
 │   ├── UnsupportedMedia        415
-│   └── RateLimited             429, carries retry_after_s
+│   └── RateLimited             429, carries retry_after_s, or None
+│       └── QuotaExceeded       429, code insufficient_quota
 ├── CapacityError               try later or elsewhere        503, carries retry_after_s
 │   ├── QueueFull
 │   ├── DeadlineUnmeetable
@@ -154,15 +155,22 @@ class UnsupportedMedia(ClientError):
 
 
 class RateLimited(ClientError):
-    """A limit of the caller's own; waiting `retry_after_s` helps."""
+    """A limit of the caller's own; waiting `retry_after_s` helps, or nothing does (None)."""
 
     http_status = 429
     error_type = "rate_limit_error"
     code = "rate_limit_exceeded"
 
-    def __init__(self, message: str, retry_after_s: Seconds) -> None:
+    def __init__(self, message: str, retry_after_s: Seconds | None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class QuotaExceeded(RateLimited):
+    """The caller's budget of the month is used up, or would be by this request."""
+
+    error_type = "insufficient_quota"
+    code = "insufficient_quota"
 
 
 class CapacityError(HeadwayError):

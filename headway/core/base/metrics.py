@@ -40,6 +40,7 @@ class Outcome(Enum):
     CANCELLED = "cancelled"  # the client left
     INVALID = "invalid"  # 4xx: the client must change the request
     UNAUTHORIZED = "unauthorized"
+    REJECTED_LIMIT = "rejected_limit"  # a limit of its tenant's own
     REJECTED_QUEUE_FULL = "rejected_queue_full"
     REJECTED_DEADLINE = "rejected_deadline"  # its first token would have come too late
     REJECTED_SHUTTING_DOWN = "rejected_shutting_down"

@@ -14,6 +14,7 @@ from headway.core.engine.door import Door
 from headway.core.engine.finish import Ledger, finished_event
 from headway.core.engine.parts import make_scheduler
 from headway.core.engine.planning import build_plan
+from headway.core.engine.resume import streamers_of
 from headway.core.engine.settings import ResolvedEngine
 from headway.core.engine.stop import end_ids, take_token
 from headway.core.kv.table import BlockTable
@@ -64,20 +65,28 @@ class EngineCore:
 
         Raises, and takes nothing: PromptTooLong or InvalidRequest when it can never run
         here, QueueFull when too much waits already, DeadlineUnmeetable when its class is
-        promised a first token sooner than it could come.
+        promised a first token sooner than it could come. One that goes on from another
+        replica is computed anew as far as that had come, and then goes on as if undisturbed.
         """
         self._check_request(request)
-        self._door.ask(request, now)
-        group = RequestGroup(request, now)
         ends = end_ids(request.sampling, self._tokenizer.eos_ids)
-        for choice in range(request.num_choices):
+        streamers = streamers_of(request, ends, self._tokenizer)
+        if not request.emitted:  # what goes on was let in before
+            self._door.ask(request, now)
+        group = RequestGroup(request, now)
+        for choice, streamer in enumerate(streamers):
             sequence = Sequence(self._next_sequence, group, choice, ends)
             self._next_sequence += 1
             group.sequences.append(sequence)
-            self._streamers[sequence.id] = TokenStreamer(self._tokenizer, request.sampling)
+            if request.emitted and sequence.go_on(request.emitted[choice]) is State.FINISHED:
+                continue
+            self._streamers[sequence.id] = streamer
             self.scheduler.join(sequence, now)
         self._groups[request.id] = group
         self._ledger.prompt_tokens += len(request.prompt)
+        if all(s.state is State.FINISHED for s in group.sequences):  # only its end was lost
+            reason = request.emitted[-1].finish_reason or FinishReason.STOP
+            self._events.append(self._close_group(group, reason, now))
 
     def cancel(self, request_id: str, now: Seconds) -> list[Event]:
         """Nobody waits for the request any more; its blocks are free on return.
@@ -173,11 +182,13 @@ class EngineCore:
             generated_tokens=ledger.generated_tokens,
             prefix_queries=ledger.prefix_queries,
             prefix_hits=ledger.prefix_hits,
-            preemptions=scheduler.num_preemptions,
+            preemptions=scheduler.preemptions.total,
             preemptions_for_class=scheduler.preemptions.for_class,
             wasted_rows=ledger.wasted_rows,
             prefix_host_hits=ledger.prefix_host_hits,
-            preemptions_swapped=scheduler.swap.num_swapped,
+            preemptions_swapped=sum(scheduler.preemptions.swapped),
+            swapped_by_class=tuple(scheduler.preemptions.swapped),
+            recomputed_by_class=tuple(scheduler.preemptions.recomputed),
             swapped_out_blocks=kv.host.num_saved,
             swapped_in_blocks=kv.host.num_loaded,
             host_blocks_used=kv.host.used,
@@ -190,6 +201,7 @@ class EngineCore:
 
     def check(self) -> None:
         """Every invariant that can be tested at rest; for tests and an idle driver."""
+        self.scheduler.running.check()
         running = list(self.scheduler.running.values())
         tables = [s.table for s in running if s.table is not None]
         assert len(tables) == len(running), "a running sequence has no table"
@@ -226,9 +238,9 @@ class EngineCore:
     def _mark_started(self, group: RequestGroup, sequence: Sequence, now: Seconds) -> None:
         if group.first_planned is None:
             group.first_planned = now
-            group.cached_tokens = sequence.num_computed
+            group.cached_tokens = min(sequence.num_computed, sequence.num_prompt)
             self._ledger.prefix_queries += sequence.num_prompt
-            self._ledger.prefix_hits += sequence.num_computed
+            self._ledger.prefix_hits += group.cached_tokens
             table = sequence.table
             assert table is not None, f"sequence {sequence.id} starts without a table"
             group.account.cached_host_tokens = table.num_cached_host

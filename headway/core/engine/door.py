@@ -72,6 +72,7 @@ class Door:
                 preemptions=scheduler.preemptions.for_blocks,
                 delay=wait,
                 is_idle=is_idle,
+                num_running=len(scheduler.running),
             ),
             now,
         )

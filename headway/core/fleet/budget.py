@@ -1,4 +1,4 @@
-"""Whether the models of one server fit into its memory together, and who gets how much of it."""
+"""Whether the engines of one server fit into its memory together, and who gets how much of it."""
 
 from collections.abc import Sequence
 
@@ -23,10 +23,11 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int  # tokens
     context: int  # tokens that its KV cache must hold at least
     kv_host: int = 0  # for blocks that leave the KV cache
+    replicas: int = 1  # engines that take all of this, each for itself
 
 
 def divide(needs: Sequence[Need], free: int, share: float) -> tuple[int, ...]:
-    """Bytes of KV cache for each model, with all of them loaded at once.
+    """Bytes of KV cache for each engine of each model, with all of them loaded at once.
 
     free   what the machine could give now
     share  of what is left after weights and what was asked for: for those that did not say
@@ -34,16 +35,21 @@ def divide(needs: Sequence[Need], free: int, share: float) -> tuple[int, ...]:
     Raises NotEnoughMemory and InvalidSetting, which name the setting, its value and the largest
     that would fit.
     """
-    weights = sum(need.weights + PROCESS_BYTES for need in needs)
+    weights = sum(need.replicas * (need.weights + PROCESS_BYTES) for need in needs)
     if weights > free:
         raise _too_heavy(needs, weights, free)
-    left = free - weights - sum((need.kv_asked or 0) + need.kv_host for need in needs)
+    left = free - weights
+    left -= sum(need.replicas * ((need.kv_asked or 0) + need.kv_host) for need in needs)
     if left < 0:
         raise _asked_too_much(needs, -left, free)
-    parts = _level([need.kv_most for need in needs if need.kv_asked is None], int(left * share))
+    engines = [need for need in needs for _ in range(need.replicas) if need.kv_asked is None]
+    parts = _level([need.kv_most for need in engines], int(left * share))
     granted = []
     for need in needs:
-        part = parts.pop(0) if need.kv_asked is None else need.kv_asked
+        part = need.kv_asked
+        if part is None:  # the same for all of its engines, but for what rounding left
+            part = min(parts[: need.replicas])
+            del parts[: need.replicas]
         if part < blocks_for(need.context, need.block_size) * need.kv_block:
             raise _context_too_long(need, part)
         granted.append(part)
@@ -62,10 +68,10 @@ def _level(most: Sequence[int], total: int) -> list[int]:
 
 def _too_heavy(needs: Sequence[Need], weights: int, free: int) -> NotEnoughMemory:
     heaviest = max(needs, key=lambda need: need.weights)
-    largest = max(0, heaviest.weights - (weights - free))
+    largest = max(0, heaviest.weights - -(-(weights - free) // heaviest.replicas))
     return NotEnoughMemory(
         f"{heaviest.where}: model: its weights take {_size(heaviest.weights)}, and the "
-        f"{len(needs)} models take {_size(weights)} without any KV cache, of {_size(free)} of "
+        f"{_engines(needs)} take {_size(weights)} without any KV cache, of {_size(free)} of "
         f"memory that are free; beside the others, weights of at most {_size(largest)} fit: "
         f"use a smaller model, or serve fewer"
     )
@@ -77,10 +83,11 @@ def _asked_too_much(needs: Sequence[Need], excess: int, free: int) -> InvalidSet
     name = "kv_cache_memory_bytes"
     if greediest.kv_host > asked:
         asked, name = greediest.kv_host, "kv_host_memory_bytes"
+    most = max(0, asked - -(-excess // greediest.replicas))
     return InvalidSetting(
         f"{greediest.where}: {name}",
-        f"{asked} is too much: with it the {len(needs)} models take {_size(excess)} more than the "
-        f"{_size(free)} of memory that are free; use {max(0, asked - excess)} or less, or less "
+        f"{asked} is too much: with it the {_engines(needs)} take {_size(excess)} more than the "
+        f"{_size(free)} of memory that are free; use {most} or less, or less "
         f"for the other models",
     )
 
@@ -93,6 +100,11 @@ def _context_too_long(need: Need, part: int) -> InvalidSetting:
         f"{need.context} tokens take {wanted} bytes of KV cache, and this model has {part} of the "
         f"memory; use at most {tokens}, or auto, or set kv_cache_memory_bytes",
     )
+
+
+def _engines(needs: Sequence[Need]) -> str:
+    count = sum(need.replicas for need in needs)
+    return f"{count} models" if count == len(needs) else f"{count} engines"
 
 
 def _size(num_bytes: int) -> str:

@@ -83,6 +83,10 @@ class BlockPool:
             self._num_cached -= 1
             self._free.append(block)
 
+    def num_references(self, block: int) -> int:
+        """Block tables that hold the block."""
+        return self._references[block]
+
     def is_idle(self, block: int) -> bool:
         """True when no block table holds the block."""
         return self._references[block] == 0

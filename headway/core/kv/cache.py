@@ -13,6 +13,9 @@ from headway.core.kv.misses import MissMemory
 from headway.core.kv.prefix import NOWHERE, Node, PrefixTree
 from headway.core.kv.tiers import HostLedger, Moves
 
+# Blocks that are looked at to find those to copy ahead of need: more are not evicted in a step.
+LOOK_AHEAD = 32
+
 
 class PrefixCache:
     """Named blocks and the tiers they lie in; the pool and the ledger count the blocks."""
@@ -63,6 +66,39 @@ class PrefixCache:
                 return True
             self.tree.use(node)  # its children on the host are being read
         return False
+
+    def save_idle(self, most: int) -> int:
+        """Copy up to `most` of the blocks to the host that would be evicted next; how many.
+
+        They stay where they are. When one has to go, nothing needs to be copied any more.
+        """
+        found: list[Node] = []
+        leaves: list[Node] = []
+        for _ in range(LOOK_AHEAD):
+            leaf = self.tree.oldest_on_device() if len(found) < LOOK_AHEAD else None
+            if leaf is None:
+                break
+            if not leaf.is_on_device or leaf.num_device_children:
+                continue  # offered again when that changes
+            if not self._pool.is_idle(leaf.block):
+                self.tree.use(leaf)  # held, so in use: to the end of the line
+                continue
+            leaves.append(leaf)
+            found += self._idle_path(leaf)
+        for leaf in leaves:
+            self.tree.offer(leaf)
+        return self.save_some(found, most)
+
+    def save_some(self, nodes: Sequence[Node], most: int) -> int:
+        """Copy up to `most` of these blocks to the host, where there is room; how many."""
+        num_saved = 0
+        for node in nodes:
+            if not node.is_on_host:
+                if num_saved == most or not self._make_host_free(for_later=True):
+                    break
+                self._save(node)
+                num_saved += 1
+        return num_saved
 
     def load(self, nodes: Sequence[Node]) -> list[int]:
         """Bring back a path's host-only nodes, the leading ones that there is room for.
@@ -186,14 +222,31 @@ class PrefixCache:
         self._pool.release(taken[len(loaded) :])
         return loaded
 
-    def _make_host_free(self) -> bool:
-        """One host block is free to be saved into; the least recently used makes room."""
+    def _idle_path(self, leaf: Node) -> list[Node]:
+        """It and those above it that nobody holds, in the order in which they can go."""
+        path: list[Node] = []
+        node: Node | None = leaf
+        while node is not None and self._pool.is_idle(node.block) and len(path) < LOOK_AHEAD:
+            path.append(node)
+            node = node.parent
+        return path
+
+    def _make_host_free(self, *, for_later: bool = False) -> bool:
+        """One host block is free to be saved into; the least recently used makes room.
+
+        For a copy that is not needed yet nobody's only place is kept, but no other such copy
+        is given up: or they would take each other's place for ever.
+        """
         while not self._ledger.num_free:
             node = self.tree.oldest_on_host()
             if node is None:
                 return False
-            if self._may_leave_host(node):
-                self._leave_host(node)
+            if not self._may_leave_host(node):
+                continue
+            if for_later and node.is_on_device:
+                self.tree.offer(node)
+                return False
+            self._leave_host(node)
         return True
 
     def _may_leave_host(self, node: Node) -> bool:

@@ -185,6 +185,17 @@ class KvManager:
             self._cache.discard(nodes)
         return Swapped(table.root, names) if is_kept else None
 
+    def save_ahead(self, names: Sequence[bytes], most: int) -> int:
+        """Plan copies to the host of up to `most` blocks that will soon have to go; how many.
+
+        First of those that would be evicted next, then of the blocks of these names, whose
+        sequence gives way next. Nothing loses its place on the device for it.
+        """
+        if not self._ledger.limit or most < 1:
+            return 0
+        num_saved = self._cache.save_idle(most)
+        return num_saved + self._cache.save_some(self._cache.tree.match(names), most - num_saved)
+
     def release(self, swapped: Swapped) -> None:
         """Its sequence runs again, or has ended: nothing is pinned for it any more."""
         nodes = self._cache.tree.match(swapped.names)
@@ -291,8 +302,10 @@ class KvManager:
         for table in tables:
             shown = self.grid.read(table.row, len(table.blocks))
             assert shown == table.blocks, f"row {table.row} shows {shown}, holds {table.blocks}"
-        held = {block for table in tables for block in table.blocks}
-        assert self.num_available == self.num_blocks - len(held), "blocks leaked"
+        owners = Counter(block for table in tables for block in table.blocks)
+        assert self.num_available == self.num_blocks - len(owners), "blocks leaked"
+        for block in range(self.num_blocks):
+            assert self._pool.num_references(block) == owners[block], "references and owners differ"
         rows = [table.row for table in tables]
         assert len(set(rows)) == len(rows), "two sequences share a row"
         pins = Counter(name for each in swapped for name in each.names)

@@ -35,6 +35,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     best_effort_wait_s: float = 0.0  # for the first token of a best-effort request that came now
     host_blocks_used: int = 0  # blocks of the host tier that hold something
     host_blocks_total: int = 0  # its limit; memory for them is taken as it is needed
+    swapped_by_class: tuple[int, ...] = ()  # preemptions: vip, standard, internal
+    recomputed_by_class: tuple[int, ...] = ()  # those whose blocks were not kept
     memory_used: int = 0  # bytes of weights and of KV blocks in use
     memory_budget: int = 0  # bytes of weights and of the whole KV pool
 

@@ -62,6 +62,13 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     bad_words: tuple[tuple[int, ...], ...] = ()
 
 
+class Emitted(msgspec.Struct, frozen=True, kw_only=True):
+    """What one choice of a request has given its client already, from a replica that is lost."""
+
+    token_ids: tuple[int, ...] = ()
+    finish_reason: FinishReason | None = None  # set: the choice has ended
+
+
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request as the engine takes it: tokens in, how to sample, whom it belongs to."""
 
@@ -75,6 +82,8 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     tenant_weight: float = 1.0  # > 0
     first_token_budget_s: float | None = None  # from arrival at the engine; None: no promise
     priority: int = 0  # orders the tenant's own requests of one deadline; lower goes first
+    # One a choice where the request goes on from another replica; nothing of it is sent again.
+    emitted: tuple[Emitted, ...] = ()
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -103,7 +112,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     num_chunks: int = 0  # steps that its prompt took
     preemptions: int = 0
     preemptions_swapped: int = 0  # of them: its blocks were kept in the host tier
-    recomputed_tokens: int = 0  # computed again after a preemption
+    recomputed_tokens: int = 0  # computed again, after a preemption or on another replica
     is_estimated: bool = False  # no server told it: counted by bytes and chunks
 
 
@@ -140,6 +149,8 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, tag="finished"):
     error: str | None = None  # message for the client, with reason ERROR
     error_code: str | None = None  # `code` of the error's class
     retry_after_s: float | None = None  # with an error that waiting helps against
+    replica: str = ""  # the last one that worked on it, where a pool has several
+    failovers: int = 0  # times that it went on at another replica
 
 
 Event = Started | Tokens | Finished

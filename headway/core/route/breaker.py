@@ -5,8 +5,8 @@
     RETURNING --> CLOSED      after successes with 1, 2, 4, ... requests at a time
     RETURNING --> OPEN        it failed again
 
-What counts is what became of its requests, and what probes say. One that has just been started again
-returns the same way, without a pause.
+What counts is what became of its requests, and what probes say. One that has just been started
+again returns the same way, without a pause.
 """
 
 from collections import deque
@@ -75,7 +75,11 @@ class Breaker:
             return  # a straggler from before
         self._in_a_row = 0
         self._results.append(False)
-        if state is BreakerState.RETURNING:
+        self.progressed(now)
+
+    def progressed(self, now: Seconds) -> None:
+        """A request got its first token there: while it returns, as good as an end."""
+        if self.state(now) is BreakerState.RETURNING:
             self._allowed *= 2
             if self._allowed > self._settings.return_limit:
                 self._state = BreakerState.CLOSED

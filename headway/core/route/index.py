@@ -2,7 +2,7 @@
 
 A radix tree over chunks of prompts, kept as the names of its nodes: the name of a chunk covers all
 before it and whose it is (`core.kv.hashing`), so that one tenant's prompt never matches another's.
-Chunks are longer than KV blocks: a router names every prompt, and coarse names are enough to choose.
+Chunks are longer than KV blocks: a router names every prompt, and coarse names suffice to choose.
 """
 
 from collections import OrderedDict

@@ -1,9 +1,12 @@
 """How much work each replica of a pool has before it: what it said last, and what was sent since.
 
 Work is in seconds: prompt tokens that wait over the rate at which prompts are computed, and answers
-over the rate at which they are generated, both as measured.
+over the rate at which they are generated, both as measured. Rates are means over the pool, whose
+replicas are taken to be of one kind: those of one replica rise with its load, and would hide it.
+One that is slower all the same keeps what it has for longer, and gets less.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from headway.core.base.units import Seconds
@@ -33,18 +36,19 @@ class _Load:
     """One replica."""
 
     status: ReplicaStatus | None = None
-    told: Seconds = Seconds(0.0)
+    told: float = 0.0  # when
     decode_rate: float = 0.0  # tokens a second; 0: not measured
-    num_sent: int = 0  # requests so far
+    last_sent: int = 0  # number of the last request that it got, of all that the pool was sent
     open: dict[str, int] = field(default_factory=dict)  # request -> its choices
     unknown: dict[str, _Sent] = field(default_factory=dict)  # those that the status may lack
 
 
 class LoadBook:
-    """Counts, for the replicas of one pool, which are taken to be machines of one kind."""
+    """Counts, for the replicas of one pool."""
 
     def __init__(self) -> None:
         self._loads: dict[str, _Load] = {}
+        self._num_sent = 0
         self._answer = UNKNOWN_ANSWER  # mean tokens of an answer, lately
 
     def told(self, replica: str, status: ReplicaStatus, now: Seconds) -> None:
@@ -64,7 +68,8 @@ class LoadBook:
         """A request goes to the replica."""
         load = self._loads.setdefault(replica, _Load())
         at_step = load.status.num_steps if load.status is not None else 0
-        load.num_sent += 1
+        self._num_sent += 1
+        load.last_sent = self._num_sent
         load.open[request_id] = choices
         load.unknown[request_id] = _Sent(tokens, choices, at_step)
 
@@ -91,17 +96,17 @@ class LoadBook:
         """Its process has gone, with all that it had."""
         load = self._loads.get(replica)
         if load is not None:
-            self._loads[replica] = _Load(num_sent=load.num_sent, decode_rate=load.decode_rate)
+            self._loads[replica] = _Load(last_sent=load.last_sent, decode_rate=load.decode_rate)
 
     def in_flight(self, replica: str) -> int:
         """Requests sent to it that have not ended."""
         load = self._loads.get(replica)
         return len(load.open) if load is not None else 0
 
-    def num_sent(self, replica: str) -> int:
-        """Requests sent to it so far."""
+    def last_sent(self, replica: str) -> int:
+        """Number of the last request that it got, of all that the pool was sent; 0: none."""
         load = self._loads.get(replica)
-        return load.num_sent if load is not None else 0
+        return load.last_sent if load is not None else 0
 
     def work(self, replica: str) -> Seconds:
         """How long it would take to end what it has."""
@@ -113,28 +118,22 @@ class LoadBook:
         if load.status is not None:
             tokens += load.status.waiting_tokens
             choices += load.status.num_running + load.status.num_waiting
-        return Seconds(
-            tokens / self.prefill_rate(replica) + choices * float(self.answer_s(replica))
-        )
+        return Seconds(tokens / self.prefill_rate + choices * self.answer_s)
 
-    def prefill_rate(self, replica: str) -> float:
+    @property
+    def prefill_rate(self) -> float:
         """Prompt tokens a second; > 0."""
-        rates = {name: _prefill_rate(load) for name, load in self._loads.items()}
-        return _known(rates, replica, UNKNOWN_PREFILL)
+        statuses = (load.status for load in self._loads.values())
+        return _mean((each.prefill_rate for each in statuses if each), UNKNOWN_PREFILL)
 
-    def answer_s(self, replica: str) -> Seconds:
-        """What one more answer adds to its work."""
-        rates = {name: load.decode_rate for name, load in self._loads.items()}
-        return Seconds(self._answer / _known(rates, replica, UNKNOWN_DECODE))
-
-
-def _prefill_rate(load: _Load) -> float:
-    return load.status.prefill_rate if load.status is not None else 0.0
+    @property
+    def answer_s(self) -> Seconds:
+        """What one more answer adds to a replica's work."""
+        rates = (load.decode_rate for load in self._loads.values())
+        return Seconds(self._answer / _mean(rates, UNKNOWN_DECODE))
 
 
-def _known(rates: dict[str, float], replica: str, otherwise: float) -> float:
-    """The replica's rate, else the mean of the others' that are known."""
-    if rates.get(replica, 0.0) > 0.0:
-        return rates[replica]
-    known = [rate for rate in rates.values() if rate > 0.0]
+def _mean(rates: Iterable[float], otherwise: float) -> float:
+    """Of those that were measured."""
+    known = [rate for rate in rates if rate > 0.0]
     return sum(known) / len(known) if known else otherwise

@@ -1,9 +1,10 @@
 """Whether a request that failed at one replica may go on at another.
 
-Before its first token it is sent anew, as long as such retries stay a small part of all requests: a pool
-whose replicas all fail must not get twice the load for it. After its first token it is only ever
-continued, from the tokens that its client has; that costs no budget, for nothing else saves the stream.
-Either ends when replicas fail it one after the other without a token in between: then it is the request.
+Before its first token it is sent anew, as long as such retries stay a small part of all requests:
+a pool whose replicas all fail must not get twice the load for it. After its first token it is only
+ever continued, from the tokens that its client has; that costs no budget, for nothing else saves
+the stream. Either ends when replicas fail it one after the other without a token in between: then
+it is the request that is at fault.
 """
 
 from collections import deque

@@ -13,7 +13,7 @@ import msgspec
 
 from headway.core.base.errors import InvalidSetting, ModelNotFound
 from headway.core.route.cascade import CascadeSettings
-from headway.core.route.degrade import DegradeSettings, chain, check_degrade
+from headway.core.route.degrade import DegradeSettings, check_degrade
 
 AT = "@"  # between a name and a version
 STABLE = "stable"
@@ -144,17 +144,6 @@ class RouteTable:
     def names(self) -> Mapping[str, str]:
         """Every name that may be asked for, with the pool that stands for it in lists."""
         return {name: self.shown_pool(found) for name, found in self._by_name.items()}
-
-    def pools_of(self, found: Found) -> Sequence[str]:
-        """Every pool that may come to answer for what was found, helpers included."""
-        auto, degrade = self.settings.auto, self.settings.degrade
-        own: tuple[str, ...] = () if auto is None else auto.pools
-        if found.route is not None:
-            own = found.route.pools
-        if found.word == "default" or found.route is None:  # for what the others cannot read
-            own = (*own, *self.pools)
-        smaller = {} if degrade is None else degrade.smaller
-        return (*own, *(helper for pool in own for helper in chain(smaller, pool)))
 
     def shown_pool(self, found: Found) -> str:
         """The pool that stands for a route where no request is there to choose by."""

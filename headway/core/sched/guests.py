@@ -4,9 +4,8 @@ Long requests leave a few slots to short ones, and requests lifted by ageing hav
 for certain. Beyond that both may have what is free: as guests, who give way at once.
 """
 
-from collections.abc import Iterable
-
 from headway.core.sched.preempt import MAX_PREEMPTIONS
+from headway.core.sched.running import RunningSet
 from headway.core.sched.sequence import Sequence
 
 # Slots that sequences lifted by ageing have for certain, one of so many and at least one: they
@@ -22,20 +21,23 @@ class Guests:
         self._max_long = max_long
         self._max_lifted = max(1, max_num_seqs // LIFTED_SLOT_EVERY)
 
-    def of(self, running: Iterable[Sequence]) -> tuple[frozenset[int], frozenset[int]]:
+    def of(self, running: RunningSet) -> tuple[frozenset[int], frozenset[int]]:
         """Ids of the long and of the lifted guests: the latest arrivals over the number."""
-        ordered = sorted(running, key=lambda s: s.id)
-        long = [s.id for s in ordered if s.standing.is_long]
-        lifted = [s.id for s in ordered if s.is_lifted]
+        long: list[int] = []
+        lifted: list[int] = []
+        if self.has_long(running):
+            long = sorted(s.id for s in running.values() if s.standing.is_long)
+        if running.num_lifted > self._max_lifted:
+            lifted = sorted(s.id for s in running.values() if s.is_lifted)
         return frozenset(long[self._max_long :]), frozenset(lifted[self._max_lifted :])
 
-    def room(self, running: Iterable[Sequence]) -> tuple[bool, bool]:
+    def has_long(self, running: RunningSet) -> bool:
+        """Whether anybody has a slot that is kept for short ones."""
+        return running.num_long > self._max_long
+
+    def room(self, running: RunningSet) -> tuple[bool, bool]:
         """Whether another long one, and another lifted one, would be no guest."""
-        num_long = num_lifted = 0
-        for other in running:
-            num_long += other.standing.is_long
-            num_lifted += other.is_lifted
-        return num_long < self._max_long, num_lifted < self._max_lifted
+        return running.num_long < self._max_long, running.num_lifted < self._max_lifted
 
     @staticmethod
     def may_come(sequence: Sequence) -> bool:

@@ -5,10 +5,12 @@ all of those who may be stopped would not be enough.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
 from headway.core.base.units import Blocks
+from headway.core.tenancy.tenant import NUM_CLASSES
 
 # After so many times a sequence is only stopped when nobody else is left.
 MAX_PREEMPTIONS = 2
@@ -52,6 +54,30 @@ class Way(Enum):
     SWAP = "swap"
 
 
+def _none() -> list[int]:
+    return [0] * NUM_CLASSES
+
+
+@dataclass(slots=True)
+class Preemptions:
+    """How often running sequences were stopped since start: what for, and how."""
+
+    for_class: int = 0  # slots or blocks for a more important class
+    for_blocks: int = 0  # the pool ran out, and the latest gave way
+    swapped: list[int] = field(default_factory=_none)  # by the class of who was stopped
+    recomputed: list[int] = field(default_factory=_none)
+
+    @property
+    def total(self) -> int:
+        """Of all classes and kinds."""
+        return sum(self.swapped) + sum(self.recomputed)
+
+    def count(self, slo_class: int, way: Way) -> None:
+        """One of that class was stopped that way."""
+        counts = self.swapped if way is Way.SWAP else self.recomputed
+        counts[slo_class] += 1
+
+
 class Rates(NamedTuple):
     """Measured speeds; None as long as nothing was measured, or it is not possible."""
 
@@ -59,17 +85,18 @@ class Rates(NamedTuple):
     copy_bytes_per_s: float | None = None  # one way
 
 
-def cheaper_way(tokens: int, num_bytes: int, rates: Rates) -> tuple[Way, float]:
+def cheaper_way(tokens: int, num_bytes: int, rates: Rates, most: float = 1.0) -> tuple[Way, float]:
     """How to stop a sequence with so many tokens computed, and what that costs in seconds.
 
     Swapping copies its bytes out and in again; recomputing takes its tokens through a step
     once more. Without a measured speed a token counts as one second: only the order matters.
+    Swapping is chosen up to `most` times the cost of the other.
     """
     again = tokens / (rates.prefill_tokens_per_s or 1.0)
     if not rates.copy_bytes_per_s:
         return Way.RECOMPUTE, again
     moved = 2 * num_bytes / rates.copy_bytes_per_s
-    if rates.prefill_tokens_per_s is None or moved < again:
+    if rates.prefill_tokens_per_s is None or moved < most * again:
         return Way.SWAP, moved
     return Way.RECOMPUTE, again
 

@@ -1,12 +1,15 @@
 """The ladder: what changes as memory or time get short, one rung at a time.
 
     normal   everything is admitted that fits
-    swap     cached blocks leave for the host tier early, where there is one
-    hold     less important classes are not admitted, and fewer sequences run at a time
+    swap     blocks are copied to the host tier ahead of need, and stopping prefers to swap
+    hold     less important classes are not admitted, and fewer sequences run at a time: three
+             quarters of those that ran when the rung was entered, those included that were
+             just stopped; less again for as many more that are stopped while it holds
     refuse   best effort is refused at the door, with the time after which to come back
 
 It climbs at once and comes down a rung at a time, each after a calm while, so that it does not
-swing; and an idle engine is on the ground.
+swing; what hold took away comes back bit by bit below it. An idle engine is on the ground, and
+has all its slots.
 """
 
 import math
@@ -15,6 +18,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from headway.core.base.units import Seconds
+from headway.core.sched.held import Held
 from headway.core.sched.sequence import Sequence
 
 
@@ -34,6 +38,7 @@ class Signals(NamedTuple):
     preemptions: int  # since start, because blocks ran out
     delay: float  # seconds that best effort would wait for its first token
     is_idle: bool = False  # nothing waits or runs
+    num_running: int = 0  # sequences
 
 
 class LadderLimits(NamedTuple):
@@ -46,7 +51,6 @@ class LadderLimits(NamedTuple):
 
 
 MEMORY = 5.0  # seconds after which a preemption counts a third
-HELD_SHARE = 0.75  # of the slots, while holding
 
 
 class Ladder:
@@ -60,19 +64,27 @@ class Ladder:
         self._limits = limits or LadderLimits()
         self._memory = _Climb()
         self._time = _Climb()
+        self._held = Held()
         self._seen = (0.0, 0)  # when, and preemptions since start
         self._recent = 0.0  # preemptions, fading
+        self._counted = 0  # preemptions since start that it was shrunk for
 
     @property
     def rung(self) -> Rung:
         """The higher one of both."""
         return max(self._memory.rung, self._time.rung)
 
+    @property
+    def swaps(self) -> bool:
+        """Whether blocks are short enough to be copied to the host tier ahead of need."""
+        return self._memory.rung >= Rung.SWAP
+
     def observe(self, signals: Signals, now: Seconds) -> Rung:
         """Take the signals of this moment; returns the rung."""
+        stopped, was = signals.preemptions - self._seen[1], self._memory.rung
         self._count(signals, now)
         if signals.is_idle:
-            self._recent = 0.0
+            self._recent, self._held = 0.0, Held()
             self._memory, self._time = _Climb(), _Climb()
             return self.rung
         dwell = self._limits.dwell
@@ -80,6 +92,7 @@ class Ladder:
             self._for_memory(signals, 1.0), self._for_memory(signals, 2.0), dwell, now
         )
         self._time.step(self._for_time(signals, 1.0), self._for_time(signals, 2.0), dwell, now)
+        self._hold(signals, now, is_new=was < Rung.HOLD, is_calm=not stopped)
         return self.rung
 
     def holds(self, rank: int, running: Iterable[Sequence]) -> bool:
@@ -90,9 +103,21 @@ class Ladder:
     def slots(self, max_num_seqs: int, rank: int) -> int:
         """Sequences that may run at a time if one of this rank joins; the most important
         class always has all of them."""
-        if self._memory.rung < Rung.HOLD or rank == 0:
-            return max_num_seqs
-        return max(1, int(max_num_seqs * HELD_SHARE))
+        most = self._held.most
+        return max_num_seqs if most is None or rank == 0 else min(max_num_seqs, most)
+
+    def _hold(self, signals: Signals, now: Seconds, *, is_new: bool, is_calm: bool) -> None:
+        """Bound what runs: less on entering the rung and when it was not enough, else more."""
+        is_short = self._memory.rung >= Rung.HOLD
+        more = signals.preemptions - self._counted
+        if is_short and (is_new or more >= self._limits.hold_preemptions):
+            # They leave before this is asked, and ran when there was too little.
+            self._held.shrink(signals.num_running + round(self._recent), now)
+            self._counted = signals.preemptions
+        elif is_short or not is_calm:
+            self._held.wait(now)
+        else:
+            self._held.grow(Seconds(self._limits.dwell), now)
 
     def _count(self, signals: Signals, now: Seconds) -> None:
         then, seen = self._seen

@@ -20,10 +20,11 @@ from headway.core.sched.chunks import LEAST_CHUNK
 from headway.core.sched.guests import Guests
 from headway.core.sched.haste import Haste
 from headway.core.sched.lanes import Lanes
-from headway.core.sched.preempt import Claim, Holder, choose_victims
+from headway.core.sched.preempt import Claim, Holder, Preemptions, choose_victims
 from headway.core.sched.pressure import Ladder
 from headway.core.sched.queue import WaitingQueue
 from headway.core.sched.room import Coming, missing_blocks, waits_for_leader
+from headway.core.sched.running import RunningSet
 from headway.core.sched.sequence import Sequence, State
 from headway.core.sched.swap import Swap
 from headway.core.tenancy.tenant import NUM_CLASSES
@@ -42,14 +43,6 @@ class Row:
     copies: tuple[BlockCopy, ...]
 
 
-@dataclass(slots=True)
-class Preemptions:
-    """How often running sequences were stopped since start, and for what."""
-
-    for_class: int = 0  # slots or blocks for a more important class
-    for_blocks: int = 0  # the pool ran out, and the latest gave way
-
-
 class Parts(NamedTuple):
     """What decides with the scheduler."""
 
@@ -66,7 +59,7 @@ class Scheduler:
         self.kv = parts.kv
         self.queue = parts.queue
         self.ladder = parts.ladder
-        self.running: dict[int, Sequence] = {}
+        self.running = RunningSet()
         self.preemptions = Preemptions()
         self.budget = parts.lanes.budget  # what is left of the step being planned
         self.swap = Swap(parts.kv, parts.lanes.budget.cost)
@@ -81,15 +74,9 @@ class Scheduler:
         """Sequences that could join the running ones, blocks permitting."""
         return self._max_num_seqs - len(self.running)
 
-    @property
-    def num_preemptions(self) -> int:
-        """Sequences stopped since start."""
-        return self.preemptions.for_class + self.preemptions.for_blocks
-
     def slots_for(self, slo_class: int) -> int:
         """Slots that are free, or held by somebody less important."""
-        lower = sum(s.group.request.slo_class > slo_class for s in self.running.values())
-        return self.num_free_slots + lower
+        return self.num_free_slots + self.running.num_below(slo_class)
 
     def plan(self, now: Seconds) -> list[Row]:
         """Rows of the next step; empty when nothing can be computed now.
@@ -101,7 +88,7 @@ class Scheduler:
         self.budget.begin()
         self._haste.begin()
         self.queue.age(now)
-        running = sorted(self.running.values(), key=_order)
+        running = self.running.in_order()
         for sequence in running:
             if sequence.gap == 1:
                 self._continue(sequence, 1, now)
@@ -112,6 +99,8 @@ class Scheduler:
         for rank in range(NUM_CLASSES):  # what nobody who is entitled to it wants
             self.budget.share = self._haste.share(rank, now)
             may_admit = may_admit and self._admit(rank, now, as_guests=True)
+        if self.ladder.swaps:
+            self.swap.ahead(self._next_to_stop())
         rows = list(self._rows.values())
         for row in rows:
             row.sequence.num_planned = row.start + row.num_tokens
@@ -172,11 +161,19 @@ class Scheduler:
                 self._preempt(victims[0], now)
                 self.preemptions.for_class += 1
                 continue
-            victim = max(self.running.values(), key=_class_order)
+            victim = self._latest()
             self._preempt(victim, now)
             self.preemptions.for_blocks += 1
             if victim is sequence:
                 return
+
+    def _latest(self) -> Sequence:
+        """Who gives way when blocks run out among equals."""
+        return max(self.running.values(), key=_class_order)
+
+    def _next_to_stop(self) -> Sequence | None:
+        """Who gives way next if blocks run out; nobody who runs alone does."""
+        return self._latest() if len(self.running) > 1 else None
 
     def _chunk(self, sequence: Sequence, wanted: int) -> int:
         is_long = sequence.standing.is_long
@@ -223,8 +220,9 @@ class Scheduler:
         if row is not None:
             self.budget.give_back(row.start, row.num_tokens)
             self._spend(victim, -row.num_tokens)
-        self.swap.stop(victim)
+        way = self.swap.stop(victim, is_short=self.ladder.swaps)
         victim.group.account.stopped(is_kept=victim.id in self.swap.kept)
+        self.preemptions.count(victim.group.request.slo_class, way)
         self._leave(victim)
         victim.move(State.WAITING)
         victim.standing.num_preempted += 1
@@ -233,7 +231,7 @@ class Scheduler:
     def _leave(self, sequence: Sequence) -> None:
         """Its blocks are gone."""
         sequence.forget_steps()
-        del self.running[sequence.id]
+        self.running.remove(sequence)
 
     def _admit(self, rank: int, now: Seconds, *, as_guests: bool = False) -> bool:
         """Start waiting sequences of a rank in order; False when nobody after them may.
@@ -244,6 +242,8 @@ class Scheduler:
             return False
         if self.budget.num_left < 1 or self.queue.first(rank) is None:
             return True
+        if self.num_free_slots < 1 and not self._may_take_slot(rank):
+            return False
         if self.ladder.holds(rank, self.running.values()):
             return False
         coming = Coming(self.kv, self.running.values())
@@ -268,9 +268,16 @@ class Scheduler:
         sequence = self.queue.first(rank)
         if sequence is None or not (sequence.standing.is_long or sequence.is_lifted):
             return sequence
-        with_long, with_lifted = self._guests.room(self.running.values())
+        with_long, with_lifted = self._guests.room(self.running)
         with_long = with_long and self._lanes.chunk(0, sequence.gap, is_long=True) > 0
         return self.queue.first(rank, with_long=with_long, with_lifted=with_lifted)
+
+    def _may_take_slot(self, rank: int) -> bool:
+        """Whether anybody runs who might give way to one of this rank; nearly always nobody does.
+
+        Told by counts, because it is asked in every step while somebody waits.
+        """
+        return self.running.num_below(rank) > 0 or self._guests.has_long(self.running)
 
     def _start(self, sequence: Sequence, now: Seconds) -> bool:
         """Give a waiting sequence a slot, blocks and its first rows; False if that cannot be."""
@@ -289,7 +296,7 @@ class Scheduler:
         self.swap.release(sequence)
         sequence.standing.waited += now - sequence.standing.waiting_since
         sequence.move(State.RUNNING)
-        self.running[sequence.id] = sequence
+        self.running.add(sequence)
         return True
 
     def _make_room(self, sequence: Sequence, now: Seconds) -> bool:
@@ -314,8 +321,13 @@ class Scheduler:
         """Less important ones to stop; none when all of them would not be enough."""
         request, rank = sequence.group.request, sequence.standing.rank
         is_host = slots > 0 and not sequence.standing.is_long and not sequence.is_lifted
+        if not (
+            self.running.num_below(request.slo_class)
+            or (is_host and self._guests.has_long(self.running))
+        ):
+            return []
         claim = Claim(request.slo_class, rank, blocks, slots, is_host)
-        lent, unprotected = self._guests.of(self.running.values())
+        lent, unprotected = self._guests.of(self.running)
         holders = [
             self._as_holder(s, s.id in lent, its_rank)
             for s in self.running.values()
@@ -330,7 +342,7 @@ class Scheduler:
     def _as_holder(self, sequence: Sequence, is_lent: bool, rank: int) -> Holder:
         assert sequence.table is not None, f"sequence {sequence.id} runs without a table"
         blocks = self.kv.num_sole(sequence.table)
-        lost = self.swap.loss(sequence)
+        lost = self.swap.loss(sequence, is_short=self.ladder.swaps)
         slo_class, times = sequence.group.request.slo_class, sequence.standing.num_preempted
         return Holder(sequence.id, slo_class, rank, blocks, lost, times, is_lent)
 
@@ -355,10 +367,6 @@ class Scheduler:
             computed = table.num_cached
         sequence.num_computed = sequence.num_planned = computed
         return table
-
-
-def _order(sequence: Sequence) -> tuple[int, int]:
-    return sequence.standing.rank, sequence.id
 
 
 def _class_order(sequence: Sequence) -> tuple[int, int]:

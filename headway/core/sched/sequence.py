@@ -12,7 +12,7 @@ from enum import Enum
 
 from headway.core.base.units import Seconds
 from headway.core.kv.table import BlockTable
-from headway.core.messages.path import EngineRequest, TokenLogprob
+from headway.core.messages.path import Emitted, EngineRequest, TokenLogprob
 from headway.core.messages.step import SamplingState
 
 
@@ -178,6 +178,15 @@ class Sequence:
         """Change state; an illegal move is a bug and fails with both names."""
         assert to in NEXT[self.state], f"sequence {self.id}: {self.state.name} -> {to.name}"
         self.state = to
+
+    def go_on(self, emitted: Emitted) -> State:
+        """Begin where another replica lost it; FINISHED if it had ended there."""
+        self.tokens += emitted.token_ids
+        if emitted.token_ids:
+            self.standing.num_reached = len(self.tokens) - 1  # where it was lost
+        if emitted.finish_reason is not None:
+            self.move(State.FINISHED)
+        return self.state
 
     def forget_steps(self) -> None:
         """Its blocks are gone: nothing is computed, and steps in flight do not count."""

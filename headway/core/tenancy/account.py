@@ -93,13 +93,13 @@ class PresentedKey(NamedTuple):
     secret: str
 
 
-def new_key(random: bytes) -> NewKey:
+def new_key(random: bytes, log_n: int = SCRYPT_LOG_N) -> NewKey:
     """A key out of KEY_RANDOM_BYTES fresh random bytes; takes as long as a slow check."""
     assert len(random) == KEY_RANDOM_BYTES, len(random)
     key_id = _letters(random[:ID_BYTES])
     secret = _letters(random[ID_BYTES : ID_BYTES + SECRET_BYTES])
     salt = random[ID_BYTES + SECRET_BYTES :]
-    return NewKey(key_id, f"hw-{key_id}-{secret}", hashed(secret, salt))
+    return NewKey(key_id, f"hw-{key_id}-{secret}", hashed(secret, salt, log_n))
 
 
 def read_key(text: str) -> PresentedKey | None:

@@ -136,10 +136,15 @@ class Supervisor:
         if self._life is not None:
             self._life.link.send(Cancel(request_id=request_id))
 
+    def abandon(self, request_id: str, cause: str) -> None:
+        """Another replica goes on with the request: its mailbox fails with ReplicaLost now."""
+        self._mailboxes.fail(request_id, cause, self._retry_after())
+        self.cancel(request_id)
+
     def on_hello(self, hello: ReplicaHello, load_s: float) -> None:
         """The process has loaded (called by its Incarnation)."""
         self._restarts.last_load_s = load_s
-        log.info("replica_ready", extra={"pid": hello.pid, "load_s": load_s})
+        log.info("replica_ready", extra=self._about(hello.pid) | {"load_s": load_s})
         self._move(ReplicaState.READY, "ready")
         self._settle(hello)
 
@@ -159,6 +164,11 @@ class Supervisor:
         Its requests fail now: freeing gigabytes may take it a while.
         """
         self._lose(failure.message)
+
+    def _about(self, pid: int) -> dict[str, object]:
+        """What log lines say of it: the process and, where there are several, which one it is."""
+        named: dict[str, object] = {"replica": self._spec.replica} if self._spec.replica else {}
+        return {"pid": pid} | named
 
     def _not_ready(self) -> ReplicaNotReady:
         view = self.view()
@@ -235,7 +245,8 @@ class Supervisor:
         if life.failure is not None:
             life.process.kill()  # it has said its last words; what it still does is tidying up
             return
-        state, verdict, about = self._lifecycle.state, life.judge(), {"pid": life.process.pid}
+        state, verdict = self._lifecycle.state, life.judge()
+        about = self._about(life.process.pid)
         if verdict is Verdict.HOPELESS:
             log.error("replica_hopeless", extra=about | {"why": life.pulse.explain()})
             life.kill()
@@ -266,7 +277,8 @@ class Supervisor:
     async def _pause(self, cause: str) -> None:
         """Wait before the next start, or until told to stop."""
         delay_s = self._restarts.next()
-        log.error("replica_lost", extra={"cause": cause, "restart_in_s": delay_s})
+        about = {"replica": self._spec.replica} if self._spec.replica else {}
+        log.error("replica_lost", extra=about | {"cause": cause, "restart_in_s": delay_s})
         self._lifecycle.explain(f"restarting: {cause}")
         try:
             await asyncio.wait_for(self._stop_wanted.wait(), delay_s)

@@ -3,21 +3,16 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from headway.core.base import metrics
 from headway.core.base.clock import Clock
-from headway.core.base.metrics import CATALOGUE
 from headway.core.engine.settings import EngineSettings, waiting_limit
-from headway.core.fleet.metrics import FLEET_CATALOGUE
 from headway.core.route.admit import AdmitLimits, Admitter
-from headway.core.route.routing_metrics import ROUTING_CATALOGUE
 from headway.core.route.table import PoolFacts, RoutesSettings
-from headway.core.route.upstream_metrics import UPSTREAM_CATALOGUE
-from headway.core.tenancy.account_metrics import ACCOUNT_CATALOGUE, ADMIN_REFUSED, KEY_CHECKS
+from headway.core.tenancy.account_metrics import ADMIN_REFUSED, KEY_CHECKS
 from headway.core.tenancy.book import AccountStore
-from headway.core.tenancy.ledger_metrics import LEDGER_CATALOGUE
-from headway.core.tenancy.metrics import CLASS_CATALOGUE
 from headway.core.tenancy.tenant import Tenant, read_tenants
 from headway.service.gateway.accounts import Accounts, Caller, call_here
 from headway.service.gateway.admin import AccountPages
@@ -27,9 +22,12 @@ from headway.service.gateway.auth import FindTenant, KeyRing, TokenSource
 from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.forwarded import ServedUpstream, admit_limits_of
-from headway.service.gateway.gauges import EngineTotals, Gauges
+from headway.service.gateway.gauges import Gauges
 from headway.service.gateway.journey import Books
 from headway.service.gateway.ledger import Keeper
+from headway.service.gateway.limit_answers import LimitRules
+from headway.service.gateway.limit_counts import Denials, SharedState, samples
+from headway.service.gateway.limit_settings import LimitTable
 from headway.service.gateway.meter import Meter
 from headway.service.gateway.model import Directory, ServedModel
 from headway.service.gateway.models import AnyServed, Models, Served
@@ -39,11 +37,12 @@ from headway.service.gateway.route_parts import make_routing, make_table
 from headway.service.gateway.server import Gateway, Parts
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.gateway.tokens import TokenPages
+from headway.service.gateway.totals import PoolTotals
+from headway.service.observe.catalogue import EVERYTHING
 from headway.service.observe.prometheus import Exporter, Labelled, Sample
 from headway.service.openai.limits import ApiLimits
 from headway.service.upstream.forward import Forwarder
 from headway.service.upstream.pool import UpstreamPool
-from headway.service.upstream.settings import facts_of
 from headway.service.wire.transport import Pool
 
 NO_MODEL = "unknown"  # label of requests that end before their model is known, beside several
@@ -56,18 +55,31 @@ class ModelNeeds(NamedTuple):
     engine: EngineSettings
     encoder: Encoder
     pool: Pool
-    totals: EngineTotals
+    totals: PoolTotals
     modalities: tuple[str, ...] = ()  # that it takes beside text
+    replicas: int = 1
 
     @property
-    def name(self) -> str:
-        """The first of its names."""
-        return self.model.names[0]
+    def names(self) -> tuple[str, ...]:
+        """For clients; the first is its own."""
+        return self.model.names
+
+
+class UpstreamNeeds(NamedTuple):
+    """What one model behind other servers brings."""
+
+    pool: UpstreamPool
+    created: int  # Unix time
 
     @property
-    def facts(self) -> PoolFacts:
-        """What routes have to know of it."""
-        return PoolFacts(names=self.model.names, modalities=self.modalities)
+    def names(self) -> tuple[str, ...]:
+        """For clients; the first is its own."""
+        return self.pool.settings.names
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        """What it takes beside text."""
+        return tuple(each.value for each in self.pool.settings.modalities)
 
 
 class Access(NamedTuple):
@@ -79,23 +91,8 @@ class Access(NamedTuple):
     tokens: Callable[[FindTenant], TokenSource] | None = None
     admin_keys: tuple[str, ...] = ()
     admin_routes: tuple[AdminRoute, ...] = ()  # beside those of tenants and keys
-
-
-class UpstreamNeeds(NamedTuple):
-    """What one model behind other servers brings."""
-
-    pool: UpstreamPool
-    created: int  # Unix time
-
-    @property
-    def name(self) -> str:
-        """The first of its names."""
-        return self.pool.settings.names[0]
-
-    @property
-    def facts(self) -> PoolFacts:
-        """What routes have to know of it."""
-        return facts_of(self.pool.settings)
+    keys: tuple[tuple[str, Tenant], ...] = ()  # of the configuration file, and whose they are
+    tenants: tuple[Tenant, ...] = ()  # of the configuration file, also those without a key
 
 
 class GatewayNeeds(NamedTuple):
@@ -108,9 +105,11 @@ class GatewayNeeds(NamedTuple):
     clock: Clock
     version: str
     books: Books = Books(NoLimits(), NoLedger(), NoPrices(), time.time, "")
-    routes: RoutesSettings | None = None  # checked against the models; None: each by its names
     access: Access = Access()
     keeper: Keeper | None = None  # of the ledger in `books`, if it is to be counted
+    rate_limits: LimitTable | None = None  # None: those in `books`
+    limit_state: SharedState | None = None  # of the store of `books`, where several share one
+    routes: RoutesSettings | None = None  # checked against the models; None: each by its names
 
 
 class Assembled(NamedTuple):
@@ -142,18 +141,16 @@ class Assembled(NamedTuple):
 
 def assemble(needs: GatewayNeeds) -> Assembled:
     """Build every part once; to be called on the event loop."""
-    catalogue = (
-        *(*CATALOGUE, *CLASS_CATALOGUE, *FLEET_CATALOGUE, *ROUTING_CATALOGUE),
-        *(*ACCOUNT_CATALOGUE, *LEDGER_CATALOGUE, *UPSTREAM_CATALOGUE),
-    )
-    exporter = Exporter(catalogue, {})
+    exporter = Exporter(EVERYTHING, {})
     if needs.keeper is not None:
         exporter.add_source(needs.keeper.samples)
-    pools = [each.facts for each in needs.models]
+    if needs.limit_state is not None:
+        exporter.add_source(partial(samples, needs.limit_state))
+    pools = [PoolFacts(names=each.names, modalities=each.modalities) for each in needs.models]
     table = make_table(needs.routes, pools)
     models = Models([_serve(each, needs, exporter) for each in needs.models], table.names)
     condition = Condition(
-        {each.name: each.pool.view for each in needs.models}, needs.settings.live_timeout
+        {each.names[0]: each.pool.view for each in needs.models}, needs.settings.live_timeout
     )
     accounts = _accounts(needs, exporter)
     tokens = _tokens(needs, accounts)
@@ -166,22 +163,22 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         if len(models.all) == 1
         else Meter(_labelled(exporter, NO_MODEL), needs.clock, NO_MODEL),
         condition=condition,
-        pages=Pages(condition, models, exporter, needs.version),
+        pages=Pages(condition, models, exporter, needs.version, needs.api_limits),
         token_pages=TokenPages(models, needs.api_limits),
         fingerprint=f"headway-{needs.version}",
-        books=needs.books,
-        routing=make_routing(table, models, needs.clock, needs.settings.slo_ttft),
         keys=_key_ring(needs, accounts, tokens),
         admin=_admin(needs, accounts, exporter),
+        books=needs.books._replace(rules=_rules(needs, exporter)),
+        routing=make_routing(table, models, needs.clock, needs.settings.slo_ttft),
     )
     return Assembled(Gateway(parts), models, exporter, accounts, tokens)
 
 
-def admit_limits(engine: EngineSettings, context_length: int) -> AdmitLimits:
-    """The queue's bounds, the same as the engine's own."""
+def admit_limits(engine: EngineSettings, context_length: int, replicas: int = 1) -> AdmitLimits:
+    """The queue's bounds, the same as those of all its engines together."""
     return AdmitLimits(
-        max_choices=engine.max_num_seqs + engine.max_waiting_requests,
-        max_waiting_tokens=waiting_limit(engine, context_length),
+        max_choices=replicas * (engine.max_num_seqs + engine.max_waiting_requests),
+        max_waiting_tokens=replicas * waiting_limit(engine, context_length),
     )
 
 
@@ -191,7 +188,7 @@ def _serve(each: ModelNeeds | UpstreamNeeds, needs: GatewayNeeds, exporter: Expo
         return _forward(each, needs, exporter)
     labelled = _labelled(exporter, each.model.names[0])
     meter = Meter(labelled, needs.clock, each.model.names[0])
-    admitter = Admitter(admit_limits(each.engine, each.model.context_length))
+    admitter = Admitter(admit_limits(each.engine, each.model.context_length, each.replicas))
     has_cache = each.engine.enable_prefix_caching
     gauges = Gauges(each.pool, admitter, meter, each.totals, has_prefix_cache=has_cache)
     labelled.add_source(gauges.samples)
@@ -207,8 +204,8 @@ def _serve(each: ModelNeeds | UpstreamNeeds, needs: GatewayNeeds, exporter: Expo
 
 
 def _forward(each: UpstreamNeeds, needs: GatewayNeeds, exporter: Exporter) -> ServedUpstream:
-    labelled = _labelled(exporter, each.name)
-    meter = Meter(labelled, needs.clock, each.name)
+    labelled = _labelled(exporter, each.names[0])
+    meter = Meter(labelled, needs.clock, each.names[0])
     admitter = Admitter(admit_limits_of(each.pool.settings))
     labelled.add_source(each.pool.samples)
     labelled.add_source(
@@ -235,6 +232,7 @@ def _accounts(needs: GatewayNeeds, exporter: Exporter) -> Accounts | None:
 def _tokens(needs: GatewayNeeds, accounts: Accounts | None) -> TokenSource | None:
     """What checks tokens; a tenant of the store goes before one of the settings."""
     by_name = {tenant.name: tenant for _, tenant in read_tenants(needs.settings.tenant)}
+    by_name |= {tenant.name: tenant for tenant in needs.access.tenants}
 
     def find(name: str) -> Tenant | None:
         record = None if accounts is None else accounts.tenant(name)
@@ -253,7 +251,7 @@ def _key_ring(
     settings = needs.settings
     return KeyRing(
         settings.api_key,
-        read_tenants(settings.tenant),
+        (*read_tenants(settings.tenant), *needs.access.keys),
         [each for each in (accounts, tokens) if each is not None],
         is_closed=bool(needs.access.admin_keys),
     )
@@ -265,14 +263,20 @@ def _admin(
     access, settings = needs.access, needs.settings
     if not access.admin_keys:
         return None
-    of_settings = read_tenants(settings.tenant)
+    of_settings = (*read_tenants(settings.tenant), *access.keys)
     check_admin_keys(access.admin_keys, [*settings.api_key, *(key for key, _ in of_settings)])
     routes = access.admin_routes
     if accounts is not None:
         reserved = {tenant.name for _, tenant in of_settings}
+        reserved |= {tenant.name for tenant in access.tenants}
         routes += AccountPages(accounts, reserved).routes()
     keys = AdminKeys(access.admin_keys, time.monotonic)
     return AdminRoutes(keys, RouteTable(routes), lambda: exporter.add(ADMIN_REFUSED))
+
+
+def _rules(needs: GatewayNeeds, exporter: Exporter) -> LimitRules:
+    table = needs.rate_limits or needs.books.rules.table
+    return needs.books.rules._replace(table=table, on_denied=Denials(exporter, table).count)
 
 
 def _labelled(exporter: Exporter, name: str) -> Labelled:

@@ -7,8 +7,8 @@ enough.
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -35,26 +35,38 @@ from headway.core.messages.path import (
 from headway.core.route.cascade import CascadeSettings, Confidence
 from headway.service.gateway.forwarded import ServedUpstream
 from headway.service.gateway.generate import Request
-from headway.service.gateway.passage import Passage
+from headway.service.gateway.http import Exchange
+from headway.service.gateway.journey import Journey
 from headway.service.gateway.relay import Take
-from headway.service.gateway.routing import Routed
+from headway.service.gateway.routing import AnyRequest, Routed, Routing, bounded
 from headway.service.openai.errors import failure_of
+from headway.service.openai.forwarded import ForwardedRequest
 from headway.service.openai.responses import Answer
 from headway.service.openai.schema import CompletionRequest
 
+Makes = Callable[[Routed, Sequence[EngineRequest]], Answer]
+Forward = Callable[[Routed, ForwardedRequest, str, Callable[[], None]], Awaitable[None]]
 BUSY = (CapacityError, ReplicaError)  # what another model may make good
 UNFIT = (*BUSY, InternalError, PromptTooLong)  # why a cascade goes straight on to its second
+
+
+class Ways(NamedTuple):
+    """How answers are made, and where they go; each endpoint has its own."""
+
+    makes: Makes
+    take: Take
+    forward: Forward  # to a server that is not ours
+    check: Callable[[ForwardedRequest], Request]  # as an engine of ours takes it
 
 
 class Attempt:
     """One request, from its route to the end of its answer."""
 
-    def __init__(self, passage: Passage, take: Take) -> None:
-        self._passage = passage
-        self._exchange = passage.exchange
-        self._routing = passage.routing
-        self._journey = passage.journey
-        self._take = take
+    def __init__(self, exchange: Exchange, routing: Routing, journey: Journey, ways: Ways) -> None:
+        self._exchange = exchange
+        self._routing = routing
+        self._journey = journey
+        self._ways = ways
         self._num_calls = 0
         self._made: Sequence[EngineRequest] = ()  # of the last call
         self._has_token = asyncio.Event()  # of the answer that the client gets
@@ -79,18 +91,18 @@ class Attempt:
         if cascade is not None:
             return await self._cascade(routed, cascade)
         try:
-            await self._call(routed, self._pass_on)
+            await self._call(routed, routed.request, self._pass_on)
         except ClientError:  # what the smaller model cannot take, its own may
             fitting = self._routing.undegraded(routed)
             if fitting is None or self._has_token.is_set():
                 raise
-            await self._call(fitting, self._pass_on)
+            await self._call(fitting, fitting.request, self._pass_on)
         except BUSY as error:
             helper = None if self._is_final(error) else self._routing.helper(routed)
             if helper is None:
                 raise
             try:
-                await self._call(helper, self._pass_on)
+                await self._call(helper, helper.request, self._pass_on)
             except ClientError:
                 raise error from None
 
@@ -103,7 +115,7 @@ class Attempt:
         self._journey.may_call((cascade.first, cascade.then))
         draft = _Draft()
         try:
-            await self._call(routed, draft.take, is_scored=True)
+            await self._call(routed, routed.request, draft.take, is_scored=True)
             doubt = draft.confidence.doubt(cascade)
         except UNFIT as error:
             if isinstance(error, ShuttingDown):
@@ -115,7 +127,7 @@ class Attempt:
             self._journey.dropped()
             try:
                 if draft.answer is None or not self._routing.is_congested(second):
-                    return await self._call(second, self._pass_on)
+                    return await self._call(second, second.request, self._pass_on)
             except BUSY as error:
                 if draft.answer is None or self._is_final(error):
                     raise
@@ -123,25 +135,30 @@ class Attempt:
             self._go(self._routing.kept(routed))
         await draft.play(self._pass_on)
 
-    async def _call(self, routed: Routed, take: Take, *, is_scored: bool = False) -> None:
-        """Take it through one model; each call of an engine has an id of its own.
-
-        is_scored  with its tokens' log-probabilities, whether the client wants them or not
-        """
+    async def _call(
+        self, routed: Routed, request: AnyRequest, take: Take, *, is_scored: bool = False
+    ) -> None:
+        """Take it through one model; each call has an id of its own."""
         self._num_calls += 1
+        id_ = (
+            self._exchange.id if self._num_calls == 1 else f"{self._exchange.id}.{self._num_calls}"
+        )
         self._go(routed)
-        served, passage = routed.served, self._passage
+        served = routed.served
         if isinstance(served, ServedUpstream):
-            return await passage.forward(routed, self._has_token.set)
-        request = passage.checked(routed)
+            assert isinstance(request, ForwardedRequest), "beside upstreams nothing else is read"
+            return await self._ways.forward(routed, request, id_, self._has_token.set)
+        if isinstance(request, ForwardedRequest):
+            request = bounded(self._ways.check(request), routed.route)
+            routed = routed._replace(request=request)
+        if is_scored:
+            request = _scored(request)
 
         def make(made: Sequence[EngineRequest]) -> Answer:
             self._made = made
-            return passage.answer(routed, request, made)
+            return self._ways.makes(routed, made)
 
-        id_ = self._exchange.id + (f".{self._num_calls}" if self._num_calls > 1 else "")
-        sent = _scored(request) if is_scored else request
-        await served.relay.run(id_, sent, served.directory.facts, make, take, self._journey)
+        await served.relay.run(id_, request, served.directory.facts, make, take, self._journey)
 
     def _go(self, routed: Routed) -> None:
         """It goes there: told to all who want to know."""
@@ -151,7 +168,7 @@ class Attempt:
     async def _pass_on(self, answer: Answer, event: Event, prompt: int) -> None:
         if isinstance(event, Tokens):
             self._has_token.set()
-        await self._take(answer, event, prompt)
+        await self._ways.take(answer, event, prompt)
 
     def _is_final(self, error: HeadwayError) -> bool:
         """Whether nobody else may try."""
@@ -173,12 +190,17 @@ class Attempt:
             await asyncio.gather(task, first, return_exceptions=True)
 
     async def _say(self, routed: Routed, text: str) -> None:
-        """The fixed answer, as every choice of an answer that ended by itself."""
-        said = self._routing.answered_instead(routed)
+        """The fixed answer, as every choice of an answer that ended by itself.
+
+        Raises a ClientError for a request of another server's that no engine of ours could read.
+        """
+        request = routed.request
+        if isinstance(request, ForwardedRequest):
+            request = self._ways.check(request)
+        said = self._routing.answered_instead(routed._replace(request=request))
         self._go(said)
-        request = self._passage.checked(routed)
         made = self._made or _unsent(request)
-        answer = self._passage.answer(said, request, made)
+        answer = self._ways.makes(said, made)
         for index, each in enumerate(made):
             for choice in range(each.num_choices):
                 tokens = Tokens(
@@ -189,10 +211,10 @@ class Attempt:
                     at=Seconds(0.0),
                     finish_reason=FinishReason.STOP,
                 )
-                await self._take(answer, tokens, index)
+                await self._ways.take(answer, tokens, index)
             usage = Usage(prompt_tokens=len(each.prompt), completion_tokens=0)
             end = Finished(request_id=each.id, reason=FinishReason.STOP, usage=usage)
-            await self._take(answer, end, index)
+            await self._ways.take(answer, end, index)
 
 
 class _Draft:

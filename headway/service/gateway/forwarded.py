@@ -1,13 +1,14 @@
 """Requests for models behind other servers: how each endpoint reads them, and where answers go."""
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from headway.core.base.metrics import Outcome
-from headway.core.messages.record import Route
 from headway.core.route.admit import AdmitLimits, Admitter
+from headway.core.route.choose import Ask
+from headway.core.route.features import Prompt
 from headway.service.gateway.http import Exchange
 from headway.service.gateway.journey import Journey
 from headway.service.gateway.meter import Meter
@@ -35,6 +36,8 @@ PARSERS: Mapping[str, Callable[[bytes, Query, ApiLimits], ForwardedRequest]] = {
     "chat": parse_forwarded_native,
 }
 WAITING_BYTES = 1024 * 1024 * 1024  # no bound by tokens: the upstream has its own
+# Fields with which another model could not stand in: it has other tokens.
+BINDING = ("logit_bias", "stop_token_ids", "allowed_token_ids", "prompt_logprobs")
 
 
 class ServedUpstream(NamedTuple):
@@ -61,6 +64,10 @@ class ServedUpstream(NamedTuple):
         """All of them."""
         return self.settings.names
 
+    def view(self) -> ReplicaView:
+        """How its pool is."""
+        return self.pool.view()
+
     def infos(self) -> list[ModelInfo]:
         """Its entries of /v1/models, one a name."""
         return [self.info(name) for name in self.names]
@@ -77,10 +84,6 @@ class ServedUpstream(NamedTuple):
             else ReplicaState.STARTING.value,
         )
 
-    def view(self) -> ReplicaView:
-        """Its pool at this moment."""
-        return self.pool.view()
-
     def tick(self) -> None:
         """Nothing is sampled here: probes do that."""
 
@@ -94,19 +97,34 @@ def admit_limits_of(settings: UpstreamSettings) -> AdmitLimits:
 class Outlet:
     """Where an upstream's answer goes; counted before its last bytes leave."""
 
-    def __init__(self, exchange: Exchange, stream: SseStream, journey: Journey) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        stream: SseStream,
+        journey: Journey,
+        has_token: Callable[[], None],
+    ) -> None:
+        """has_token  called once anything of the answer goes out"""
         self._exchange = exchange
         self._stream = stream
         self._journey = journey
+        self._has_token = has_token
 
-    async def stream(self, data: bytes, *, is_last: bool) -> None:
+    async def stream(self, data: bytes, num_tokens: int, *, is_last: bool) -> None:
         """Events of a streamed answer."""
+        self._has_token()
+        self._journey.giving(num_tokens)
         if is_last:
+            self._journey.answered(num_tokens)
             await self._journey.close(Outcome.OK)
         await self._stream.send(data, is_last=is_last)
+        self._journey.gave()
 
-    async def whole(self, body: bytes) -> None:
+    async def whole(self, body: bytes, num_tokens: int) -> None:
         """A complete answer."""
+        self._has_token()
+        self._journey.giving(num_tokens)
+        self._journey.answered(num_tokens)
         await self._journey.close(Outcome.OK)
         await self._exchange.answer(200, body)
 
@@ -116,12 +134,13 @@ def call_of(
     endpoint: str,
     request: ForwardedRequest,
     head: AnswerHead,
-    route: Route | None,
+    journey: Journey,
+    call_id: str,
 ) -> Call:
     """The request as the upstream's forwarder takes it."""
-    limits = request.asker.tenant.limits
+    route = journey.route
     return Call(
-        id=exchange.id,
+        id=call_id,
         endpoint=endpoint,
         request=request,
         shown=Shown(
@@ -133,5 +152,46 @@ def call_of(
         ),
         passed=passed_headers({name: exchange.header(name) for name in PASSED}),
         bound=None if route is None else route.max_tokens,
-        counts_exactly=limits.tokens_per_minute is not None or limits.monthly_budget is not None,
+        counts_exactly=journey.depends_on_size,
     )
+
+
+def ask_of_forwarded(request: ForwardedRequest, request_id: str) -> Ask:
+    """What of such a request decides where it goes."""
+    fields, asker = request.fields, request.asker
+    texts, num_turns = _texts_of(fields)
+    min_tokens = fields.get("min_tokens")
+    return Ask(
+        request_id=request_id,
+        model=request.model,
+        tenant=asker.tenant,
+        slo_class=asker.slo_class,
+        prompt=Prompt(
+            text=texts[-1] if texts else "",
+            num_chars=request.prompt_bytes(),
+            num_turns=num_turns,
+            max_tokens=request.max_tokens,
+        ),
+        user=request.user,
+        modalities=request.modalities,
+        is_bound=any(fields.get(name) for name in BINDING) or not texts,
+        min_tokens=min_tokens if isinstance(min_tokens, int) else 0,
+    )
+
+
+def _texts_of(fields: Mapping[str, Any]) -> tuple[list[str], int]:
+    """Texts of the user's turns, or of prompts; and how many turns there were."""
+    messages = fields.get("messages")
+    if not isinstance(messages, list):
+        prompt = fields.get("prompt")
+        prompts = prompt if isinstance(prompt, list) else [prompt]
+        return [each for each in prompts if isinstance(each, str)], 1
+    asked = [each.get("content") for each in messages if each.get("role") == "user"]
+    return [_joined(content) for content in asked], len(asked)
+
+
+def _joined(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    return "\n".join(str(part.get("text") or "") for part in parts if isinstance(part, dict))

@@ -1,12 +1,8 @@
 """Metrics computed at scrape time from what is known of the engine and the queue."""
 
-from collections import deque
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator
 
 from headway.core.base import metrics
-from headway.core.base.metrics import RATE_WINDOW_S
-from headway.core.base.units import Seconds
 from headway.core.fleet.metrics import (
     MODEL_LOAD_SECONDS,
     MODEL_LOADS,
@@ -14,87 +10,16 @@ from headway.core.fleet.metrics import (
     MODEL_WAITING,
 )
 from headway.core.messages.health import ReplicaStatus
+from headway.core.route import metrics as route_metrics
 from headway.core.route.admit import Admitter
+from headway.core.route.policy import LOAD, PREFIX
+from headway.core.route.router import RouteCounts
+from headway.core.tenancy.metrics import CLASS_PREEMPTED
 from headway.core.tenancy.tenant import SloClass
 from headway.service.gateway.meter import Meter
+from headway.service.gateway.totals import CLASSED, TOTALS, PoolTotals
 from headway.service.observe.prometheus import Sample
-from headway.service.wire.transport import Pool, ReplicaState, ReplicaView
-
-SAMPLE_S = 1.0  # the shortest time between two samples of the window
-TOTALS: Mapping[str, tuple[metrics.Metric, ...]] = {
-    "num_steps": (metrics.ENGINE_STEPS,),
-    "computed_prompt_tokens": (metrics.ENGINE_COMPUTED,),
-    "generated_tokens": (metrics.ENGINE_TOKENS,),
-    "prefix_queries": (metrics.VLLM_PREFIX_QUERIES,),
-    "prefix_hits": (metrics.VLLM_PREFIX_HITS,),
-    "prefix_host_hits": (metrics.PREFIX_HOST_HITS,),
-    "swapped_out_blocks": (metrics.SWAPPED_OUT,),
-    "swapped_in_blocks": (metrics.SWAPPED_IN,),
-    "preemptions_swapped": (metrics.SWAP_PREEMPTIONS,),
-    "preemptions": (metrics.PREEMPTIONS, metrics.VLLM_PREEMPTIONS),
-    "preemptions_for_class": (metrics.CLASS_PREEMPTIONS,),
-    "wasted_rows": (metrics.ENGINE_WASTED,),
-}
-
-
-class _Sampled(NamedTuple):
-    """The engine's totals at one moment, and the sequences of all steps so far."""
-
-    at: Seconds
-    totals: Mapping[str, int]
-    rows: int
-
-
-class EngineTotals:
-    """The engine's totals, kept growing over its restarts, and a window of their past."""
-
-    def __init__(self) -> None:
-        self._lost: dict[str, int] = dict.fromkeys(TOTALS, 0)  # by processes that have ended
-        self._last: dict[str, int] = dict.fromkeys(TOTALS, 0)
-        self._process = (0, 0)  # loads and restarts before it
-        self._rows = 0  # sequences in all steps so far
-        self._window: deque[_Sampled] = deque()
-
-    @property
-    def totals(self) -> dict[str, int]:
-        """What all processes of the engine have counted so far."""
-        return {name: self._lost[name] + self._last[name] for name in TOTALS}
-
-    def observe(self, view: ReplicaView, now: Seconds) -> None:
-        """Take the engine's latest status, if it has one.
-
-        Called at every step, sizes of steps are exact; called less often, the steps in
-        between are taken to be as large as the last one.
-        """
-        status = view.status
-        if status is None:
-            return
-        fresh = {name: int(getattr(status, name)) for name in TOTALS}
-        if (view.loads, view.restarts) != self._process:
-            self._process = (view.loads, view.restarts)
-            self._lost = self.totals
-            self._last = dict.fromkeys(TOTALS, 0)
-        self._rows += status.last_step_rows * (fresh["num_steps"] - self._last["num_steps"])
-        self._last = fresh
-        if not self._window or now - self._window[-1].at >= SAMPLE_S:
-            self._window.append(_Sampled(now, self.totals, self._rows))
-        while len(self._window) > 2 and self._window[1].at <= now - RATE_WINDOW_S:
-            self._window.popleft()
-
-    def grown(self, name: str) -> int:
-        """By how much a total grew inside the window."""
-        return self.totals[name] - self._window[0].totals[name] if self._window else 0
-
-    def rate(self, name: str, now: Seconds) -> float:
-        """Growth a second inside the window."""
-        if not self._window or now <= self._window[0].at:
-            return 0.0
-        return self.grown(name) / max(now - self._window[0].at, SAMPLE_S)
-
-    def mean_step_rows(self) -> float:
-        """Mean number of sequences in a step inside the window."""
-        steps = self.grown("num_steps")
-        return (self._rows - self._window[0].rows) / steps if steps else 0.0
+from headway.service.wire.transport import MemberView, Pool, ReplicaState, ReplicaView
 
 
 class Gauges:
@@ -108,7 +33,7 @@ class Gauges:
         pool: Pool,
         admitter: Admitter,
         meter: Meter,
-        totals: EngineTotals,
+        totals: PoolTotals,
         *,
         has_prefix_cache: bool,
     ) -> None:
@@ -130,19 +55,31 @@ class Gauges:
         view = self._pool.view()
         yield Sample(metrics.ENGINE_READY, float(view.state is ReplicaState.READY))
         yield Sample(metrics.ENGINE_RESTARTS, view.restarts)
+        yield Sample(route_metrics.LOAD_BALANCE_SKEW, self._totals.skew())
         if view.status is not None:
-            yield from self._engine(view.status)
-        if view.hello is not None:
-            labels = {
-                "block_size": str(view.hello.block_size),
-                "num_gpu_blocks": str(view.hello.num_blocks),
-                "cache_dtype": view.hello.dtype,
-                "enable_prefix_caching": str(self._has_prefix_cache),
-            }
-            yield Sample(metrics.VLLM_CACHE_CONFIG, 1.0, labels)
-        for name, total in self._totals.totals.items():
-            for metric in TOTALS[name]:
-                yield Sample(metric, total)
+            yield from self._pool_of(view.status)
+        for number, own in enumerate([each.view for each in view.members] or [view]):
+            yield from self._engine(str(number), own)
+        for member in view.members:
+            yield from _member(member)
+        if view.routed is not None:
+            yield from _routed(view.routed)
+        yield from self._counted()
+
+    def _counted(self) -> Iterator[Sample]:
+        """Totals: of each engine where the metric tells them apart, else of all."""
+        each = [engine.totals for engine in self._totals.engines]
+        together = self._totals.totals
+        for key, (_, slo_class, kind) in CLASSED.items():
+            labels = {"slo_class": slo_class.name.lower(), "kind": kind}
+            yield Sample(CLASS_PREEMPTED, together[key], labels)
+        for name, its_metrics in TOTALS.items():
+            for metric in its_metrics:
+                if metric.labels != metrics.VLLM:
+                    yield Sample(metric, together[name])
+                    continue
+                for number, totals in enumerate(each):
+                    yield Sample(metric, totals[name], {"engine": str(number)})
 
     def _queue(self) -> Iterator[Sample]:
         yield Sample(metrics.QUEUE_LENGTH, self._admitter.num_waiting)
@@ -161,13 +98,27 @@ class Gauges:
         if counts.last_load_s is not None:
             yield Sample(MODEL_LOAD_SECONDS, counts.last_load_s)
 
-    def _engine(self, status: ReplicaStatus) -> Iterator[Sample]:
+    def _engine(self, number: str, view: ReplicaView) -> Iterator[Sample]:
+        """What is told of each replica by itself."""
+        engine = {"engine": number}
+        if (status := view.status) is not None:
+            used = status.total_blocks - status.free_blocks - status.cached_blocks
+            yield Sample(metrics.VLLM_RUNNING, status.num_running, engine)
+            yield Sample(metrics.VLLM_WAITING, status.num_waiting, engine)
+            yield Sample(metrics.VLLM_KV_USAGE, _share(used, status.total_blocks), engine)
+        if view.hello is not None:
+            labels = {
+                "block_size": str(view.hello.block_size),
+                "num_gpu_blocks": str(view.hello.num_blocks),
+                "cache_dtype": view.hello.dtype,
+                "enable_prefix_caching": str(self._has_prefix_cache),
+            }
+            yield Sample(metrics.VLLM_CACHE_CONFIG, 1.0, labels | engine)
+
+    def _pool_of(self, status: ReplicaStatus) -> Iterator[Sample]:
+        """What is told of all replicas together."""
         totals, now = self._totals, self._meter.clock.now()
         queries = totals.grown("prefix_queries")
-        used = status.total_blocks - status.free_blocks - status.cached_blocks
-        yield Sample(metrics.VLLM_RUNNING, status.num_running)
-        yield Sample(metrics.VLLM_WAITING, status.num_waiting)
-        yield Sample(metrics.VLLM_KV_USAGE, _share(used, status.total_blocks))
         yield Sample(metrics.HOST_BLOCKS_USED, status.host_blocks_used)
         yield Sample(metrics.HOST_BLOCKS_TOTAL, status.host_blocks_total)
         yield Sample(metrics.MEMORY_UTILIZATION, _share(status.memory_used, status.memory_budget))
@@ -180,6 +131,23 @@ class Gauges:
         for slo_class, waiting in zip(SloClass, status.waiting_by_class, strict=False):
             labels = {"slo_class": slo_class.name.lower()}
             yield Sample(metrics.WAITING_BY_CLASS, waiting, labels)
+
+
+def _member(member: MemberView) -> Iterator[Sample]:
+    labels, view = {"engine": member.id}, member.view
+    yield Sample(route_metrics.REPLICA_READY, float(view.state is ReplicaState.READY), labels)
+    yield Sample(route_metrics.REPLICA_EJECTED, float(member.is_ejected), labels)
+    yield Sample(route_metrics.REPLICA_RESTARTS, view.restarts, labels)
+    yield Sample(route_metrics.REPLICA_IN_FLIGHT, member.in_flight, labels)
+    yield Sample(route_metrics.REPLICA_WORK, member.work_s, labels)
+
+
+def _routed(counts: RouteCounts) -> Iterator[Sample]:
+    yield Sample(route_metrics.ROUTED, counts.by_load, {"reason": LOAD})
+    yield Sample(route_metrics.ROUTED, counts.by_prefix, {"reason": PREFIX})
+    yield Sample(route_metrics.RETRIED, counts.retried)
+    yield Sample(route_metrics.CONTINUED, counts.continued)
+    yield Sample(route_metrics.BROKEN, counts.broken)
 
 
 def _share(part: int, whole: int) -> float:

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from headway.core.messages.path import EngineRequest
 from headway.core.text.tokenizer import Tokenizer
-from headway.service.openai.forwarded import ForwardedRequest
 from headway.service.openai.limits import ApiLimits
 from headway.service.openai.parse import parse_chat, parse_completion, parse_native
 from headway.service.openai.responses import (
@@ -18,7 +17,6 @@ from headway.service.openai.responses import (
 from headway.service.openai.schema import ChatRequest, CompletionRequest
 
 Request = ChatRequest | CompletionRequest
-AnyRequest = Request | ForwardedRequest
 Query = Mapping[str, str]
 
 

@@ -35,17 +35,21 @@ class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
-        self.address: str = (scope.get("client") or ("",))[0]  # of the other end of the connection
         self.id = uuid.uuid4().hex  # keys everything inside; unique whatever the client sends
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._transport: asyncio.WriteTransport | None = scope.get(TRANSPORT)
         self._body_is_read = False
         self._added: dict[str, Header] = {}
         self.is_started = False
         sent = NOT_IN_AN_ID.sub("", self.header("x-request-id") or "")[:MAX_REQUEST_ID]
         self.shown_id = sent or self.id
+
+    @property
+    def address(self) -> str:
+        """Of the other end of the connection."""
+        client: tuple[str, int] | None = self._scope.get("client")
+        return "" if client is None else client[0]
 
     def header(self, name: str) -> str | None:
         """The first header of that name (lower case)."""
@@ -59,9 +63,8 @@ class Exchange:
 
     def query(self, name: str) -> str | None:
         """The first non-empty value of a query parameter."""
-        values = parse_qs(self._scope["query_string"].decode("latin-1"), max_num_fields=None).get(
-            name
-        )
+        query = self._scope["query_string"].decode("latin-1")
+        values = parse_qs(query, max_num_fields=None).get(name)
         return values[0] if values else None
 
     async def body(self, max_bytes: int, timeout: float) -> bytes:
@@ -99,7 +102,8 @@ class Exchange:
 
     def num_unsent(self) -> int:
         """Bytes that were written and that the kernel has not taken yet."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+        transport: asyncio.WriteTransport | None = self._scope.get(TRANSPORT)
+        return 0 if transport is None else transport.get_write_buffer_size()
 
     async def until_gone(self) -> None:
         """Return when the client has closed its side, or the answer is complete."""
@@ -159,7 +163,8 @@ class Exchange:
             return
 
     async def _write(self, message: Message) -> None:
-        if self._transport is not None and self._transport.is_closing():
+        transport: asyncio.WriteTransport | None = self._scope.get(TRANSPORT)
+        if transport is not None and transport.is_closing():
             raise ClientGone  # what is written now is thrown away, and must not count as sent
         try:
             await self._send(message)  # the connection itself ends when nobody reads it

@@ -7,32 +7,27 @@ tenant's limits, the ledger. Whatever happens on the way, every journey that beg
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from headway.core.base.errors import HeadwayError, RateLimited, ReplicaLost
+from headway.core.base.errors import HeadwayError, ReplicaLost
 from headway.core.base.metrics import Outcome
-from headway.core.base.units import Seconds
-from headway.core.messages.path import EngineRequest, Event, Finished
+from headway.core.messages.path import EngineRequest, Event, Finished, Sampling
 from headway.core.messages.record import RequestRecord, Route
-from headway.core.tenancy.limits import Claim, Denied, Granted, LimitKind, LimitStore
+from headway.core.tenancy.limits import UNLIMITED, Claim, Denied, Granted, LimitStore
 from headway.core.tenancy.tenant import Principal, SloClass
 from headway.service.gateway.http import Exchange
+from headway.service.gateway.limit_answers import LimitRules, denial, headers_of
 from headway.service.gateway.meter import Meter, RequestMeter
 from headway.service.gateway.notes import ITS_OWN, NOTHING, Notes, billed, hash_of_user
+from headway.service.upstream.forward import Sent
 from headway.service.wire.transport import Mailbox
 
 LAST_WORDS_S = 5.0  # for an engine to tell what a cancelled request had cost
 
 FIXED = "answer"  # Route.degraded where the client got a text of the operator's: nothing is paid
-
-WHAT: dict[LimitKind, str] = {
-    LimitKind.REQUESTS: "requests a minute",
-    LimitKind.TOKENS: "tokens a minute (prompt and max_tokens together)",
-    LimitKind.CONCURRENCY: "requests at the same time",
-    LimitKind.BUDGET: "millionths of the monthly budget",
-}
+T = TypeVar("T")
 
 
 class Ledger(Protocol):
@@ -78,6 +73,7 @@ class Books(NamedTuple):
     pricing: Pricing
     wall_clock: "WallClock"
     gateway: str  # name of this process
+    rules: LimitRules = LimitRules()
 
 
 class WallClock(Protocol):
@@ -100,13 +96,17 @@ class Journey:
         self._books = books
         self._claim: Claim | None = None
         self._is_closed = False
-        self._replica = ""
         self._began = books.wall_clock()
 
     @property
     def id(self) -> str:
         """The gateway's own id of the request."""
         return self._exchange.id
+
+    @property
+    def depends_on_size(self) -> bool:
+        """Whether a limit depends on how many tokens it has."""
+        return self._claim is not None and self._claim.limits.depend_on_size
 
     def identify(self, principal: Principal) -> None:
         """It is known who asks: from here on it gets a record, however it ends."""
@@ -122,15 +122,27 @@ class Journey:
     async def enter(self, principal: Principal) -> None:
         """It is this one's: count it against that one's limits; raises RateLimited."""
         self.principal = principal
-        tenant = principal.tenant
-        claim = Claim(id=self.id, tenant=tenant.name, limits=tenant.limits)
-        self._check(await self._books.limits.enter(claim, self._books.wall_clock()))
-        self._claim = claim
+        tenant, books = principal.tenant, self._books
+        limits = books.rules.table.of(tenant)
+        if limits == UNLIMITED:
+            return
+        # Known before the answer is: whoever leaves meanwhile gives back what was granted.
+        self._claim = claim = Claim(id=self.id, tenant=tenant.name, limits=limits)
+        self._check(await _to_the_end(books.limits.enter(claim, books.wall_clock())))
 
     def routed(self, route: Route, meter: Meter, slo_class: SloClass) -> None:
         """It goes there, and counts in that model's metrics from here on."""
         self.route = route
         self.meter.belongs_to(meter, slo_class)
+
+    def reserved_for(self, max_tokens: int, asked: int | None) -> int:
+        """Tokens to reserve for a choice that may have `max_tokens`; `asked` as by the client.
+
+        Who asks for no length seldom uses all of the context, and is not held to have.
+        """
+        if asked is not None:
+            return max_tokens
+        return min(max_tokens, self._books.rules.table.settings.reserve_tokens)
 
     def may_call(self, models: Sequence[str]) -> None:
         """It may be sent to each of these, and is reserved for with all of them at once."""
@@ -163,23 +175,22 @@ class Journey:
             cost = sum(books.pricing.cost(each, prompt_tokens, 0, max_tokens) for each in models)
             tokens = len(models) * (prompt_tokens + max_tokens)
             self._claim = claim = msgspec.structs.replace(claim, tokens=tokens, cost=cost)
-            granted = await books.limits.reserve(claim, books.wall_clock())
-            if isinstance(granted, Denied):
-                self._claim = None
-            self._check(granted)
+            if claim.limits.depend_on_size:
+                self._check(await _to_the_end(books.limits.reserve(claim, books.wall_clock())))
         self._open(prompt_tokens, max_tokens)
 
     def sent(self, requests: Sequence[EngineRequest]) -> None:
         """These went to the engine for it."""
         self.meter.sent(requests)
 
-    def forwarded(self, prompt_tokens: int, replica: str) -> None:
-        """It goes to a server that is not ours; called again where it is tried elsewhere.
-
-        prompt_tokens  an estimate, until the answer tells their number
-        """
-        self.notes.replica = replica
-        self.meter.forwarded(self.id, prompt_tokens)
+    def forwarded(self, sent: Sent) -> None:
+        """It goes to a server that is not ours; called again where it is tried elsewhere."""
+        self.notes.replica, self.notes.failovers = sent.replica, sent.failovers
+        sampling = Sampling(max_tokens=sent.max_tokens, seed=0)
+        stands_in = EngineRequest(
+            id=sent.id, prompt=(), sampling=sampling, num_choices=sent.num_choices
+        )
+        self.meter.forwarded(stands_in, sent.prompt_tokens)
 
     def saw(self, event: Event) -> None:
         """An event of one of its engine requests."""
@@ -204,6 +215,9 @@ class Journey:
     def left(self, boxes: Mapping[str, Mailbox]) -> None:
         """These engine requests of it were cancelled; what they had cost comes here."""
         self.notes.boxes = boxes
+        for box in boxes.values():  # those of a pool of several replicas know where they were
+            self.notes.replica = getattr(box, "replica", self.notes.replica)
+            self.notes.failovers = getattr(box, "failovers", self.notes.failovers)
 
     async def close(self, outcome: Outcome, error: HeadwayError | None = None) -> None:
         """It ended; only the first call counts. Called before the last bytes leave."""
@@ -241,14 +255,16 @@ class Journey:
             self._books.ledger.closed(record, self._exchange.num_unsent)
 
     def _check(self, answer: Granted | Denied) -> None:
-        """Raise RateLimited for a denial."""
+        """Tell the client how it stands; raises RateLimited, and then nothing is held."""
+        claim, rules = self._claim, self._books.rules
+        assert claim is not None
+        for name, value in headers_of(claim.limits, answer.standing):
+            self._exchange.add_header(name, value)
         if isinstance(answer, Denied):
             self.notes.limit = answer.kind.value
-            raise RateLimited(
-                f"tenant {self.principal.tenant.name!r} may use {answer.limit} "
-                f"{WHAT[answer.kind]}, and this request would be over that",
-                Seconds(answer.retry_after_s),
-            )
+            self._claim = None
+            rules.on_denied(self.principal.tenant, answer.kind)
+            raise denial(claim, answer, rules.currency)
 
     async def _heard_out(self, outcome: Outcome, error: HeadwayError | None) -> RequestRecord:
         """The record, once the engine has told the rest."""
@@ -298,11 +314,11 @@ class Journey:
         return msgspec.structs.replace(record, completion_tokens=made, sent_tokens=sent, cost=cost)
 
 
-async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
     """Finish it also when the caller is cancelled meanwhile."""
     task = asyncio.ensure_future(work)
     try:
-        await asyncio.shield(task)
+        return await asyncio.shield(task)
     except asyncio.CancelledError:
         await task
         raise

@@ -100,6 +100,7 @@ class HttpServer(uvicorn.Server):
             loop="uvloop",
             http="httptools",
             ws="none",
+            interface="asgi3",
             lifespan="off",
             log_level="warning",
             log_config=None,

@@ -13,6 +13,7 @@ from headway.core.base.errors import (
     DeadlineUnmeetable,
     HeadwayError,
     QueueFull,
+    RateLimited,
     ReplicaNotReady,
     ShuttingDown,
     Unauthorized,
@@ -47,6 +48,7 @@ FINISHED_REASONS: Mapping[FinishReason, str] = {
 OUTCOMES: Sequence[tuple[type[HeadwayError], Outcome]] = (
     (Unauthorized, Outcome.UNAUTHORIZED),
     (ClientSilent, Outcome.CANCELLED),
+    (RateLimited, Outcome.REJECTED_LIMIT),
     (ClientError, Outcome.INVALID),
     (QueueFull, Outcome.REJECTED_QUEUE_FULL),
     (UpstreamBusy, Outcome.REJECTED_QUEUE_FULL),
@@ -85,17 +87,15 @@ class _Part:
     """One engine request of it."""
 
     __slots__ = (
-        *("end", "is_estimate", "is_finished", "last_at", "max_tokens", "num_choices"),
-        *("num_prompt", "num_tokens", "started"),
+        *("end", "is_estimate", "is_finished", "last_at"),
+        *("num_prompt", "num_tokens", "request", "started"),
     )
 
-    def __init__(
-        self, num_prompt: int, num_choices: int, max_tokens: int, *, is_estimate: bool = False
-    ) -> None:
-        self.num_prompt = num_prompt
-        self.num_choices = num_choices
-        self.max_tokens = max_tokens  # of all its choices
-        self.is_estimate = is_estimate  # counted once the answer tells their number
+    def __init__(self, request: EngineRequest, estimate: int | None = None) -> None:
+        """estimate  of the prompt's tokens, where those are not known: the end tells them"""
+        self.request = request
+        self.num_prompt = len(request.prompt) if estimate is None else estimate
+        self.is_estimate = estimate is not None
         self.num_tokens = 0
         self.started: Started | None = None
         self.end: Finished | None = None
@@ -119,6 +119,7 @@ class _Part:
             completion_tokens=self.num_tokens,
             cached_tokens=0 if started is None else started.cached_tokens,
             cached_host_tokens=0 if started is None else started.cached_host_tokens,
+            is_estimated=self.is_estimate,
         )
 
 
@@ -143,13 +144,11 @@ class RequestMeter:
 
     def sent(self, requests: Sequence[EngineRequest]) -> None:
         """These went to the engine for it."""
-        self._parts |= {
-            each.id: _Part(len(each.prompt), each.num_choices, _most(each)) for each in requests
-        }
+        self._parts |= {request.id: _Part(request) for request in requests}
 
-    def forwarded(self, request_id: str, prompt_tokens: int) -> None:
-        """It went to a server that is not ours, and has that many prompt tokens or so."""
-        self._parts[request_id] = _Part(prompt_tokens, 1, 0, is_estimate=True)
+    def forwarded(self, request: EngineRequest, prompt_tokens: int) -> None:
+        """It went to a server that is not ours; its prompt has that many tokens or so."""
+        self._parts[request.id] = _Part(request, prompt_tokens)
 
     def saw(self, event: Event) -> None:
         """An event of one of its engine requests."""
@@ -184,15 +183,17 @@ class RequestMeter:
         begun = [part for part in parts if part.has_begun]
         usages = [part.usage for part in begun]
         misses = [part.started.miss_reason for part in begun if part.started is not None]
-        ends = [part.end.reason.value for part in parts if part.end is not None]
+        ends = [part.end for part in parts if part.end is not None]
         return msgspec.structs.replace(
             record,
             endpoint=self._endpoint,
             slo_class="" if self._slo_class is None else self._slo_class.name.lower(),
             first_token_s=self._first_token_s,
-            finish=ends[-1] if ends else "",
-            num_choices=sum(part.num_choices for part in parts),
-            max_tokens=sum(part.max_tokens for part in parts),
+            finish=ends[-1].reason.value if ends else "",
+            replica=next((end.replica for end in ends if end.replica), record.replica),
+            failovers=max([record.failovers, *(end.failovers for end in ends)]),
+            num_choices=sum(part.request.num_choices for part in parts),
+            max_tokens=sum(_most(part.request) for part in parts),
             prompt_tokens=sum(usage.prompt_tokens for usage in usages),
             cached_tokens=sum(usage.cached_tokens for usage in usages),
             cached_host_tokens=sum(usage.cached_host_tokens for usage in usages),
@@ -206,6 +207,7 @@ class RequestMeter:
             num_chunks=sum(usage.num_chunks for usage in usages),
             preemptions=sum(usage.preemptions for usage in usages),
             preemptions_swapped=sum(usage.preemptions_swapped for usage in usages),
+            is_estimated=any(usage.is_estimated for usage in usages),
             miss_reason=next(
                 (miss.value for miss in misses if miss is not CacheMiss.NONE),
                 CacheMiss.NONE.value if misses else "",

@@ -38,6 +38,10 @@ class Served(NamedTuple):
         """All of them."""
         return self.directory.model.names
 
+    def view(self) -> ReplicaView:
+        """How its pool is."""
+        return self.directory.view()
+
     def infos(self) -> list[ModelInfo]:
         """Its entries of /v1/models, one a name."""
         return self.directory.infos()
@@ -45,10 +49,6 @@ class Served(NamedTuple):
     def info(self, name: str) -> ModelInfo:
         """Its entry under one of its names."""
         return self.directory.info(name)
-
-    def view(self) -> ReplicaView:
-        """Its pool at this moment."""
-        return self.directory.view()
 
     def tick(self) -> None:
         """Sample its engine; about once a second."""
@@ -69,10 +69,10 @@ class Models:
     ) -> None:
         self.all = tuple(served)
         self._by_name = {name: each for each in served for name in each.names}
+        self.has_upstreams = any(isinstance(each, ServedUpstream) for each in served)
         self._routes = [name for name in routes or {} if name not in self._by_name]
         for name in self._routes:
             self._by_name[name] = self._by_name[(routes or {})[name]]
-        self.has_upstreams = any(isinstance(each, ServedUpstream) for each in served)
 
     @property
     def default(self) -> AnyServed:
@@ -98,9 +98,9 @@ class Models:
             raise unknown_model(name or "", names)
         return self._by_name[name]
 
-    def of(self, pool: str) -> AnyServed:
-        """The model of a pool that there is, by one of its names."""
-        return self._by_name[pool]
+    def is_own(self, name: str | None) -> bool:
+        """Whether it is the name of a model that an engine of ours answers for."""
+        return isinstance(self.default if name is None else self._by_name.get(name), Served)
 
     def own(self, name: str | None, allowed: Sequence[str] = ()) -> Served:
         """The same as `find`, for what needs a tokenizer here; raises Unsupported for others."""

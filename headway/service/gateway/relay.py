@@ -87,9 +87,13 @@ class Relay:
         try:
             request = await self._held(request_id, request)
             sent = await self._encode(request_id, request, facts())
+            asked = request.sampling.max_tokens
             await journey.sized(
                 sum(len(each.prompt) for each in sent),
-                sum(each.num_choices * each.sampling.max_tokens for each in sent),
+                sum(
+                    each.num_choices * journey.reserved_for(each.sampling.max_tokens, asked)
+                    for each in sent
+                ),
             )
             journey.sent(sent)
             for each in sent:

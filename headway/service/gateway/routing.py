@@ -1,17 +1,17 @@
 """The step between parsing a request and sending it: which model answers, said to the client."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
 from headway.core.base.clock import Clock
-from headway.core.base.errors import ModelNotFound
 from headway.core.messages.record import Route
 from headway.core.route.choose import Ask, Choice, Chooser
 from headway.core.route.degrade import PoolState
+from headway.core.route.features import Prompt
 from headway.core.route.routing_metrics import (
     CASCADES,
     CONGESTED,
@@ -22,15 +22,28 @@ from headway.core.route.routing_metrics import (
 )
 from headway.core.route.table import AT, Found, RouteTable, unknown
 from headway.core.tenancy.tenant import SloClass, Tenant
-from headway.service.gateway.asking import ask_of
-from headway.service.gateway.generate import AnyRequest
+from headway.service.gateway.forwarded import ask_of_forwarded
+from headway.service.gateway.generate import Request
 from headway.service.gateway.http import Exchange
-from headway.service.gateway.models import AnyServed, Models, Served
+from headway.service.gateway.models import AnyServed, Models
 from headway.service.observe.prometheus import Sample
+from headway.service.openai.forwarded import ForwardedRequest
+from headway.service.openai.schema import ChatRequest, CompletionRequest
 from headway.service.wire.transport import ReplicaState
 
 log = logging.getLogger(__name__)
 
+AnyRequest = Request | ForwardedRequest
+MODALITY_OF: Mapping[str, str] = {
+    "image_url": "image",
+    "input_image": "image",
+    "input_audio": "audio",
+    "audio_url": "audio",
+    "video_url": "video",
+    "file": "file",
+    "input_file": "file",
+}
+CHARS_PER_ID = 4  # of a prompt that came as token ids: about as long as English text
 ANSWERS = frozenset({ReplicaState.READY})
 WAKES = frozenset({ReplicaState.UNLOADED, ReplicaState.UNLOADING})
 
@@ -41,7 +54,7 @@ class Routed(NamedTuple):
     ask: Ask
     choice: Choice
     served: AnyServed
-    request: AnyRequest
+    request: AnyRequest  # bounded as its route says
 
     @property
     def route(self) -> Route:
@@ -78,16 +91,6 @@ class Routing:
         if model is not None and self.table.is_version(model):
             return None, model
         return model, None
-
-    def is_own(self, model: str | None) -> bool:
-        """Whether only engines of ours can come to answer for that name."""
-        if model is None:  # a tenant's own default is not known yet
-            return False
-        try:
-            pools = self.table.pools_of(self.table.find(model))
-        except ModelNotFound:
-            return True
-        return all(isinstance(self._models.of(pool), Served) for pool in pools)
 
     def route(self, request: AnyRequest, request_id: str, version: str | None = None) -> Routed:
         """Where the request goes; raises ModelNotFound and UnsupportedModality.
@@ -192,20 +195,22 @@ class Routing:
         raise unknown(asked, allowed)
 
     def _routed(self, ask: Ask, choice: Choice, request: AnyRequest) -> Routed:
-        return Routed(ask, choice, self._models.of(choice.route.model), request)
+        if not isinstance(request, ForwardedRequest):  # who sends those on bounds them
+            request = bounded(request, choice.route)
+        return Routed(ask, choice, self._models.find(choice.route.model), request)
 
     def _note(self, found: Found, choice: Choice) -> None:
         """Count the decision, and log when a pool begins or ceases to be avoided."""
         if not self.table.is_configured:
             return
         route = choice.route
-        meter = self._models.of(route.model).meter
+        meter = self._models.find(route.model).meter
         meter.exporter.add(ROUTED, route=found.name, version=route.version, reason=route.reason)
         if route.degraded:
-            of = self._models.of(choice.instead_of or route.model)
+            of = self._models.find(choice.instead_of or route.model)
             self._count_degraded(of, route.degraded)
         if choice.avoided:
-            avoided = self._models.of(choice.avoided).meter
+            avoided = self._models.find(choice.avoided).meter
             avoided.exporter.add(ROUTE_AVOIDED, route=found.name)
             told = {"route": found.name, "model": choice.avoided, "instead": route.model}
             if (found.name, choice.avoided) not in self._avoided:
@@ -216,7 +221,7 @@ class Routing:
             log.info("route_uses_model_again", extra={"route": found.name, "model": route.model})
 
     def _state(self, pool: str) -> PoolState:
-        return state_of(self._models.of(pool))
+        return state_of(self._models.find(pool))
 
     def _samples(self, pool: str) -> Iterable[Sample]:
         if self._chooser.congestion is not None:
@@ -251,3 +256,86 @@ def state_of(served: AnyServed) -> PoolState:
         ),
         rung=status.rung if status is not None else 0,
     )
+
+
+def bounded(request: Request, route: Route) -> Request:
+    """The request, asking for no more tokens than its route lets it."""
+    bound, wanted = route.max_tokens, request.sampling.max_tokens
+    if bound is None or (wanted is not None and wanted <= bound):
+        return request
+    sampling = msgspec.structs.replace(request.sampling, max_tokens=bound)
+    return msgspec.structs.replace(request, sampling=sampling)
+
+
+def ask_of(request: AnyRequest, request_id: str) -> Ask:
+    """What of a request decides where it goes."""
+    if isinstance(request, ForwardedRequest):
+        return ask_of_forwarded(request, request_id)
+    asker, sampling = request.asker, request.sampling
+    prompt, has_ids = (
+        (_chat_prompt(request), False)
+        if isinstance(request, ChatRequest)
+        else _completion_prompt(request)
+    )
+    is_scoring = isinstance(request, CompletionRequest) and request.is_scoring
+    is_bound = (
+        has_ids
+        or is_scoring
+        or request.prompt_logprobs is not None
+        or bool(sampling.logit_bias or sampling.stop_token_ids or sampling.allowed_token_ids)
+    )
+    return Ask(
+        request_id=request_id,
+        model=request.model,
+        tenant=asker.tenant,
+        slo_class=asker.slo_class,
+        prompt=prompt,
+        user=request.user,
+        modalities=modalities_of(request),
+        is_bound=is_bound or request.return_token_ids,
+        min_tokens=sampling.min_tokens,
+    )
+
+
+def modalities_of(request: Request) -> frozenset[str]:
+    """What the messages hold beside text."""
+    if not isinstance(request, ChatRequest):
+        return frozenset()
+    kinds = {
+        str(part.get("type"))
+        for message in request.messages
+        if isinstance(parts := message.get("content"), list)
+        for part in parts
+    }
+    return frozenset(MODALITY_OF[kind] for kind in kinds if kind in MODALITY_OF)
+
+
+def _chat_prompt(request: ChatRequest) -> Prompt:
+    texts = [_text_of(message.get("content")) for message in request.messages]
+    asked = [
+        text
+        for message, text in zip(request.messages, texts, strict=True)
+        if message["role"] == "user"
+    ]
+    return Prompt(
+        text=asked[-1] if asked else texts[-1],
+        num_chars=sum(map(len, texts)),
+        num_turns=len(asked),
+        max_tokens=request.sampling.max_tokens,
+    )
+
+
+def _completion_prompt(request: CompletionRequest) -> tuple[Prompt, bool]:
+    texts = [prompt for prompt in request.prompts if isinstance(prompt, str)]
+    ids = [prompt for prompt in request.prompts if not isinstance(prompt, str)]
+    num_chars = sum(map(len, texts)) + CHARS_PER_ID * sum(map(len, ids))
+    longest = max(texts, key=len, default="")
+    made = Prompt(text=longest, num_chars=num_chars, max_tokens=request.sampling.max_tokens)
+    return made, bool(ids)
+
+
+def _text_of(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    return "\n".join(str(part.get("text") or "") for part in parts if isinstance(part, dict))

@@ -1,5 +1,7 @@
 """Bodies of /admin, as they are read and written; the views of tenants and keys are core's."""
 
+from typing import Any
+
 import msgspec
 
 from headway.core.tenancy.administer import KeyView, TenantChange, TenantView
@@ -82,4 +84,4 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     """All that is kept about a tenant."""
 
     name: str
-    tables: dict[str, list[dict[str, object]]]
+    tables: dict[str, list[dict[str, Any]]]

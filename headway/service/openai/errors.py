@@ -20,6 +20,7 @@ from headway.service.openai.answer_schema import ErrorBody, ErrorDetail
 
 WAITING_HELPS = (CapacityError, ReplicaError, RateLimited, StoreUnavailable)
 DEFAULT_RETRY_S = Seconds(1.0)
+SHORT_WAIT_S = 60.0  # more, and OpenAI's clients would ignore it and try again at once
 HIDDEN = "The server made an error and this request failed; its log says why."
 
 
@@ -43,11 +44,21 @@ def body_of(error: BaseException) -> bytes:
 
 
 def to_response(error: BaseException) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
-    """Status, headers and body; `Retry-After` in whole seconds where waiting helps."""
+    """Status, headers and body; `Retry-After` in whole seconds where waiting helps.
+
+    A limit of the caller's own is told to the millisecond too, and clients that try again by
+    themselves are told not to where that is of no use within a minute.
+    """
     shown = public(error)
     headers: tuple[tuple[str, str], ...] = (("content-type", "application/json"),)
-    if isinstance(shown, WAITING_HELPS):
+    if isinstance(shown, WAITING_HELPS) and shown.retry_after_s is not None:
         headers += (("retry-after", str(_whole_seconds(shown.retry_after_s))),)
+    if isinstance(shown, RateLimited):
+        wait = shown.retry_after_s
+        if wait is None or not wait <= SHORT_WAIT_S:  # also for what is no number
+            headers += (("x-should-retry", "false"),)
+        else:
+            headers += (("retry-after-ms", str(max(1, math.ceil(wait * 1000)))),)
     return shown.http_status, headers, body_of(shown)
 
 

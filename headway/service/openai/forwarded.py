@@ -51,6 +51,7 @@ class ForwardedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the gateway uses of such a request, and all of it as it came."""
 
     fields: dict[str, Any]  # without ROUTING
+    body: bytes = b""  # all of it as it came, for an engine of ours to check after all
     model: str | None = None
     stream: bool = False
     include_usage: bool = False

@@ -35,7 +35,7 @@ from headway.service.upstream.failures import Refusal
 from headway.service.upstream.outgoing import (
     TARGETS,
     check_modalities,
-    max_tokens_of,
+    most_tokens,
     outgoing_body,
     outgoing_head,
     salt_of,
@@ -54,24 +54,42 @@ COUNTS = frozenset({Kind.VLLM, Kind.HEADWAY})  # have /tokenize
 class Outlet(Protocol):
     """Where the answer goes; raises what ends the request when its client is gone."""
 
-    async def stream(self, data: bytes, *, is_last: bool) -> None:
-        """Events of a streamed answer; the last ones complete it."""
+    async def stream(self, data: bytes, num_tokens: int, *, is_last: bool) -> None:
+        """Events of a streamed answer; the last ones complete it.
+
+        num_tokens  of all events so far
+        """
         ...
 
-    async def whole(self, body: bytes) -> None:
+    async def whole(self, body: bytes, num_tokens: int) -> None:
         """A complete answer."""
         ...
+
+
+class Sent(NamedTuple):
+    """A request on its way to a replica."""
+
+    id: str
+    replica: str
+    prompt_tokens: int  # may be an estimate
+    max_tokens: int  # of each choice; what is reserved for it where the client says nothing
+    num_choices: int
+    failovers: int  # times that it was tried elsewhere before
 
 
 class Witness(Protocol):
     """What counts the request on its way; a gateway's Journey is one."""
 
+    def reserved_for(self, max_tokens: int, asked: int | None) -> int:
+        """Tokens to reserve for a choice that may have `max_tokens`; `asked` as by the client."""
+        ...
+
     async def sized(self, prompt_tokens: int, max_tokens: int) -> None:
         """Before anything is sent; raises RateLimited."""
         ...
 
-    def forwarded(self, prompt_tokens: int, replica: str) -> None:
-        """It goes to this replica now; `prompt_tokens` may be an estimate."""
+    def forwarded(self, sent: Sent) -> None:
+        """It goes there now."""
         ...
 
     def saw(self, event: Event) -> None:
@@ -128,7 +146,9 @@ class Forwarder:
         request, settings = call.request, self._settings
         began = self._clock.now()
         prompt_tokens = await self._prompt_tokens(call)
-        await witness.sized(prompt_tokens, max_tokens_of(request, settings, call.bound))
+        most = witness.reserved_for(most_tokens(request, settings, call.bound), request.max_tokens)
+        num_choices = request.n * request.num_prompts
+        await witness.sized(prompt_tokens, most * num_choices)
         body = outgoing_body(request, settings, call.id, call.bound)
         wish = Wish(text_names(request.texts(), salt_of(request)), request.asker.slo_class)
         self._pool.budget.came(began)
@@ -136,15 +156,16 @@ class Forwarder:
         error: HeadwayError | None = None
         while True:
             with await self._lease(wish, tried, error) as lease:
-                witness.forwarded(prompt_tokens, lease.replica.label)
-                num_choices = request.n * request.num_prompts
+                label = lease.replica.label
+                sent = Sent(call.id, label, prompt_tokens, most, num_choices, tries.count)
+                witness.forwarded(sent)
                 self._admitter.started(call.id, num_choices, prompt_tokens)
                 attempt = Attempt(lease, settings, self._clock, call.shown)
                 try:
                     data, ended = await self._attempt(call, body, attempt, outlet, witness)
                 except (Refused, HeadwayError) as failed:
                     error = self._failed(call, lease, failed, tries, has_begun=attempt.has_begun)
-                    tried.add(lease.replica.label)
+                    tried.add(label)
                     continue
                 except BaseException:
                     self._count(lease, "cancelled")
@@ -177,11 +198,13 @@ class Forwarder:
                 return await attempt.whole(call.id, head, body, call.request.prompt_bytes())
             estimate = call.request.prompt_bytes() // BYTES_PER_TOKEN
             async with aclosing(attempt.events(call.id, head, body, estimate)) as events:
+                num_tokens = 0
                 async for data, tokens in events:
                     for each in tokens:
+                        num_tokens += len(each.token_ids)
                         witness.saw(each)
                     if data:
-                        await outlet.stream(data, is_last=False)
+                        await outlet.stream(data, num_tokens, is_last=False)
             return attempt.last(int(time.time()))
         finally:
             attempt.close()
@@ -232,9 +255,9 @@ class Forwarder:
         # Its place is free before its last bytes leave: whoever has read them may ask again.
         self._admitter.finished(call.id, self._clock.now())
         if call.request.stream:
-            await outlet.stream(data, is_last=True)
+            await outlet.stream(data, ended.usage.completion_tokens, is_last=True)
         else:
-            await outlet.whole(data)
+            await outlet.whole(data, ended.usage.completion_tokens)
 
     def _timed(self, ended: Finished, attempt: Attempt, began: Seconds) -> Finished:
         """With the times that can be seen from here: waiting, to the first event, and after it."""

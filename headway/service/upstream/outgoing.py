@@ -12,6 +12,7 @@ from headway.service.openai.forwarded import ForwardedRequest
 from headway.service.upstream.settings import Endpoint, Kind, UpstreamSettings
 
 AGENT = "headway"
+MAX_INT = 2**31 - 1  # tokens that nobody has bounded
 # Of the client's headers, these go on, if they look as they should; every other one stays here.
 PASSED: Mapping[str, re.Pattern[str]] = {
     "traceparent": re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}"),
@@ -52,14 +53,13 @@ def check_modalities(request: ForwardedRequest, settings: UpstreamSettings) -> N
         )
 
 
-def max_tokens_of(request: ForwardedRequest, settings: UpstreamSettings, bound: int | None) -> int:
-    """Most tokens that all choices together may get, as far as that is known."""
-    most = request.max_tokens
-    if most is None:
-        most = settings.reserve_tokens
-    if bound is not None:
-        most = min(most, bound)
-    return most * request.n * request.num_prompts
+def most_tokens(request: ForwardedRequest, settings: UpstreamSettings, bound: int | None) -> int:
+    """Most tokens that a choice may get, as far as that is known.
+
+    bound  of the route
+    """
+    known = (request.max_tokens, bound, settings.context_length)
+    return min((each for each in known if each is not None), default=MAX_INT)
 
 
 def outgoing_body(

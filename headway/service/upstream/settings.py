@@ -91,7 +91,6 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     modalities: tuple[Modality, ...] = ()  # beside text
     remote_media: bool = False  # let the upstream fetch URLs that clients name
     context_length: int | None = None  # tokens; shown in /v1/models
-    reserve_tokens: int = 1024  # taken from a tenant's limits where a request says no max_tokens
     stream_usage: bool = True  # ask for usage in every stream; off for servers that refuse it
     max_answer_bytes: int = 64 * 1024 * 1024  # of an answer that is not streamed
     launch: tuple[str, ...] = ()  # command of a server that this gateway starts, one a URL
@@ -236,7 +235,7 @@ def _check_headers(headers: dict[str, str], where: str) -> None:
 def _check_numbers(settings: UpstreamSettings, where: str) -> None:
     positive = {f"timeouts.{name}": value for name, value in _floats(settings.timeouts)}
     positive |= {name: getattr(settings, name) for name in ("probe_interval", "launch_timeout")}
-    for name in ("max_concurrent", "reserve_tokens", "max_answer_bytes"):
+    for name in ("max_concurrent", "max_answer_bytes"):
         positive[name] = getattr(settings, name)
     if settings.context_length is not None:
         positive["context_length"] = settings.context_length

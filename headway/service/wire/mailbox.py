@@ -140,6 +140,12 @@ class Mailboxes:
         """Forget a mailbox whose request was never sent."""
         self._open.pop(request_id, None)
 
+    def fail(self, request_id: str, message: str, retry_after_s: Seconds) -> None:
+        """End one mailbox with ReplicaLost, and forget it; harmless when it is not open."""
+        mailbox = self._open.pop(request_id, None)
+        if mailbox is not None:
+            mailbox.fail(ReplicaLost(message, retry_after_s))
+
     def deliver(self, events: Iterable[Event]) -> None:
         """Put each event into its mailbox; those of ended or unknown requests are dropped."""
         for event in events:

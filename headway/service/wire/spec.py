@@ -33,6 +33,7 @@ class ReplicaSpec(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_dtype: str = "auto"
     depth: int = 0  # steps in flight beside the one being committed, 0 or 1
     check_when_idle: bool = False  # run the engine's own consistency check: for debugging
+    replica: str = ""  # which of its pool's replicas it is, for the log; "" for the only one
     log_level: str = "info"
     log_json: bool = False
 

@@ -8,6 +8,7 @@ import msgspec
 from headway.core.fleet.residency import Residency
 from headway.core.messages.health import ReplicaHello, ReplicaStatus
 from headway.core.messages.path import EngineRequest, Event
+from headway.core.route.router import RouteCounts
 
 
 class ReplicaState(Enum):
@@ -34,6 +35,18 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     status: ReplicaStatus | None  # the latest
     loads: int = 0  # of its pool; with `restarts` it tells one process from the next
     on_demand: bool = False  # loaded when a request needs it, which waits for that
+    members: tuple["MemberView", ...] = ()  # its replicas, where there are several
+    routed: RouteCounts | None = None  # how requests were spread over them
+
+
+class MemberView(msgspec.Struct, frozen=True, kw_only=True):
+    """One of several replicas, and what its pool knows of it."""
+
+    id: str  # "0", "1", ...
+    view: ReplicaView
+    in_flight: int  # requests that were sent to it and have not ended there
+    work_s: float  # that it has before it, as far as known
+    is_ejected: bool  # it failed requests, and gets none for a while
 
 
 class Mailbox(Protocol):

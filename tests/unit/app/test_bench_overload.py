@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from headway.app.bench_overload_client import counters, note_refusal
-from headway.app.bench_overload_report import checks
-from headway.app.bench_overload_sites import Phase
+from headway.app.bench_overload_report import checks, show
+from headway.app.bench_overload_sites import Phase, by_kind, preemptions
 from headway.app.cli import main
+from headway.core.messages.health import ReplicaStatus
 from headway.core.sim.report import Outcome, Record
 from tests.unit.app.sim_inputs import write_costs
 
@@ -169,6 +170,33 @@ def test_a_refusal_is_noted_with_its_code_and_retry_time(
 def test_counters_are_those_with_the_word_in_their_name() -> None:
     page = "# TYPE preempt counter\npreempt_total 2\npreempt_created 9\nother_total 5\n"
     assert counters(page, "preempt") == {"preempt_total": 2.0}
+
+
+def test_preemptions_are_shown_by_class_and_kind_simulated_or_served() -> None:
+    status = ReplicaStatus(
+        num_running=0,
+        num_waiting=0,
+        waiting_tokens=0,
+        total_blocks=1,
+        free_blocks=1,
+        cached_blocks=0,
+        swapped_by_class=(0, 2, 3),
+        recomputed_by_class=(0, 0, 4),
+    )
+    kinds = {"standard": {"swap": 2}, "internal": {"swap": 3, "recompute": 4}}
+    assert by_kind(preemptions(status)) == kinds
+    name = "headway_class_preempted_total"
+    served = {
+        f'{name}{{kind="swap",model="a",slo_class="standard"}}': 2.0,
+        f'{name}{{kind="swap",model="b",slo_class="internal"}}': 3.0,
+        f'{name}{{kind="recompute",model="b",slo_class="internal"}}': 4.0,
+        'vllm:num_preemptions_total{model="a"}': 9.0,
+    }
+    assert by_kind(served) == kinds
+    shown = show([Phase("2 x", 2.0, [answered("vip", 0.0, 0.2)], served)], 1.0, "m", TARGETS)
+    assert (
+        "2 x: preempted: 2 swap of standard, 3 swap of internal, 4 recompute of internal" in shown
+    )
 
 
 def answered(group: str, arrived: float, ttft: float) -> Record:

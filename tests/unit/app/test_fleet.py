@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headway.app.fleet import OpenedModel, check_names, fitted, opened, weight_bytes
-from headway.app.settings import merge_models
+from headway.app.settings import merge_models, threads_of
 from headway.core.base.errors import InvalidSetting, NotEnoughMemory, StartError
 from headway.service.loaders.gguf_header import TensorEntry
 from headway.service.loaders.model_files import ModelFile, open_model
@@ -46,6 +46,26 @@ def test_a_single_model_is_left_to_its_engine(file: ModelFile) -> None:
     fitted([one], 1)
     assert one.settings.engine.kv_cache_memory_bytes is None
     assert one.where == ""
+
+
+def test_replicas_of_one_model_each_get_a_part_of_the_memory(file: ModelFile) -> None:
+    (one,) = models(file, "replicas=2")
+    fitted([one], 2 * GIB)
+    granted = one.settings.engine.kv_cache_memory_bytes
+    assert granted is not None
+    assert 0 < granted <= GIB // 2
+    (many,) = models(file, "replicas=64")
+    with pytest.raises(NotEnoughMemory, match=r"^--replicas 64: model: .* the 64 engines take"):
+        fitted([many], 2 * GIB)
+
+
+def test_the_cores_are_divided_among_replicas_unless_threads_are_set(file: ModelFile) -> None:
+    (two,) = models(file, "replicas=2")
+    assert [threads_of(two.settings, cores) for cores in (1, 2, 8, 9)] == [1, 1, 4, 4]
+    (told,) = models(file, "replicas=2,threads=3")
+    assert threads_of(told.settings, 8) == 3
+    (one,) = models(file, "load=start")
+    assert threads_of(one.settings, 8) is None
 
 
 def test_models_that_did_not_say_get_equal_parts_and_those_that_did_what_they_said(

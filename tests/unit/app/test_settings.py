@@ -1,5 +1,6 @@
 """Where settings come from, which source wins, and what a wrong one is told."""
 
+from decimal import Decimal
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,8 @@ from headway.app.options import OPTIONS
 from headway.app.readers import size, size_or_none, switch
 from headway.app.settings import STRUCTS, Settings, default_of, merge
 from headway.core.base.errors import InvalidSetting
+from headway.core.tenancy.limits import Limits
+from headway.service.gateway.limit_settings import RateLimitSettings
 
 
 def refusal(
@@ -58,8 +61,9 @@ def test_files_may_be_toml_or_yaml_with_either_dash(tmp_path: Path, name: str, t
 
 
 def test_an_empty_file_and_a_null_leave_the_defaults(tmp_path: Path) -> None:
-    assert merge({}, {}, str(written(tmp_path, ""))) == Settings()
-    assert merge({}, {}, str(written(tmp_path, "seed: null"))) == Settings()
+    file = str(written(tmp_path, ""))
+    assert merge({}, {}, file) == Settings(file=file)
+    assert merge({}, {}, str(written(tmp_path, "seed: null"))) == Settings(file=file)
 
 
 def test_a_wrong_value_names_its_source(tmp_path: Path) -> None:
@@ -134,9 +138,14 @@ def test_every_option_is_a_field_of_its_section_and_reads_its_default(option: Op
 
 
 def test_every_setting_has_an_option() -> None:
-    internal = {"model", "upstream", *STRUCTS} | {
+    sections = {field.name for field in msgspec.structs.fields(RateLimitSettings)}
+    sections |= {"jwt", "prices", "routes"}
+    internal = {"model", "upstream", *STRUCTS, *sections} | {
         *("heartbeat_s", "tick_s", "backoff_first_s", "backoff_limit_s"),
-        *("healthy_after_s", "stop_grace_s", "routes", "jwt"),
+        *("healthy_after_s", "stop_grace_s", "routes"),
+        *("jwt", "prices", "tenants", "file"),
+        *("redis_prefix", "redis_timeout", "outage_share", "reserve_tokens"),
+        *("metrics_by_tenant", "default", "route"),
     }
     declared = {(option.section, option.field) for option in OPTIONS}
     for section, struct in STRUCTS.items():
@@ -184,3 +193,36 @@ def test_some_sizes_may_be_nothing(value: object, read: int) -> None:
 def test_what_is_no_size_and_not_nothing_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match="must be a size"):
         size_or_none(value)
+
+
+def test_limits_and_prices_are_sections_of_the_file_and_a_flag_may_name_another_redis(
+    tmp_path: Path,
+) -> None:
+    file = written(
+        tmp_path,
+        "rate_limits:\n"
+        "  redis_url: redis://one\n"
+        "  tenants: {acme: {requests_per_minute: 60}}\n"
+        "prices: {currency: EUR, models: {m: {prompt: 0.15, completion: 2}}}\n",
+    )
+    settings = merge({}, {}, str(file))
+    assert settings.rate_limits.redis_url == "redis://one"
+    assert settings.rate_limits.tenants == {"acme": Limits(requests_per_minute=60)}
+    assert settings.prices.models["m"].prompt == Decimal("0.15")
+    settings = merge({}, {"HEADWAY_REDIS_URL": "redis://two"}, str(file))
+    assert settings.rate_limits.redis_url == "redis://two"
+    assert settings.rate_limits.tenants == {"acme": Limits(requests_per_minute=60)}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("port: 1\nrate_limits: {reserve_tokens: 0}", r":2: rate_limits.reserve_tokens: must be"),
+        ("rate_limits: {default: {rpm: 1}}", r":1: rate_limits.default"),
+        ("prices: {models: {m: {prompt: -1, completion: 0}}}", r":1: prices.models.m.prompt"),
+    ],
+)
+def test_what_is_wrong_in_limits_or_prices_is_named_with_its_line(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    assert said in refusal(file=written(tmp_path, text))

@@ -22,6 +22,7 @@ def need(
     context: int = 1024,
     most: int = 64 * GIB,
     host: int = 0,
+    replicas: int = 1,
 ) -> Need:
     return Need(
         where=name,
@@ -32,6 +33,7 @@ def need(
         block_size=16,
         context=context,
         kv_host=host,
+        replicas=replicas,
     )
 
 
@@ -42,6 +44,27 @@ def test_what_was_asked_for_is_granted_and_the_rest_shared_evenly() -> None:
     assert granted[0] == asked
     assert granted[1] == pytest.approx(left * 0.25, abs=1)
     assert granted[1] == granted[2]
+
+
+def test_every_replica_has_weights_and_a_part_of_its_own() -> None:
+    granted = divide([need("a", replicas=3), need("b")], 4 * GIB, 0.5)
+    left = 4 * GIB - 4 * (100 * MIB + PROCESS_BYTES)
+    assert granted[0] == pytest.approx(left * 0.5 / 4, abs=4)
+    assert granted[1] == pytest.approx(granted[0], abs=4)
+
+
+def test_replicas_that_do_not_fit_say_so_and_what_would() -> None:
+    with pytest.raises(NotEnoughMemory, match="the 4 engines take") as caught:
+        divide([need("--replicas 4", weights=GIB, replicas=4)], 3 * GIB, 0.5)
+    assert caught.value.message.startswith("--replicas 4: model: its weights take 1.00 GiB")
+    largest = (3 * GIB - 4 * PROCESS_BYTES) // 4
+    divide([need(weights=largest - 100 * MIB, replicas=4)], 3 * GIB, 1.0)
+    asked = need("x", asked=GIB, replicas=2)
+    with pytest.raises(InvalidSetting, match="kv_cache_memory_bytes") as refused:
+        divide([asked], 2 * GIB, 0.5)
+    most = re.search(r"use (\d+) or less", refused.value.message)
+    assert most is not None
+    assert divide([need("x", asked=int(most[1]), replicas=2)], 2 * GIB, 0.5) == (int(most[1]),)
 
 
 def test_what_one_model_has_no_use_for_goes_to_the_others() -> None:

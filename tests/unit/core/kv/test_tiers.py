@@ -229,6 +229,72 @@ def test_a_load_does_not_go_where_a_copy_of_the_same_plan_reads() -> None:
     kv.check([child, table])
 
 
+def test_blocks_that_were_copied_ahead_stay_and_leave_later_without_a_copy() -> None:
+    kv = manager()
+    used_and_left(kv, OLD)
+    assert kv.save_ahead((), 8) == 2
+    assert len(kv.take_moves().saves) == 2
+    assert (kv.num_cached, kv.host.used) == (2, 2)
+    pushed_out(kv, 4)
+    assert kv.take_moves().saves == ()
+    assert kv.open(OLD, b"").num_cached_host == 8
+
+
+def test_the_first_that_would_go_is_copied_first() -> None:
+    kv = manager()
+    used_and_left(kv, OLD)
+    assert kv.save_ahead((), 1) == 1
+    kv.take_moves()
+    pushed_out(kv, 3)
+    assert (kv.take_moves().saves, kv.num_cached) == ((), 1)
+
+
+def test_blocks_in_use_are_copied_ahead_by_name_only() -> None:
+    kv = manager()
+    table = computed(kv, OLD)
+    assert kv.save_ahead((), 8) == 0
+    assert kv.save_ahead(table.hashes, 8) == 2
+    assert kv.swap_cost(table, 9).num_blocks == 0
+    kept = kv.swap_out(table, OLD, 9)
+    assert kept is not None
+    assert len(kv.take_moves().saves) == 2
+    kv.check([], [kept])
+
+
+def test_copies_ahead_of_need_do_not_take_each_others_place() -> None:
+    kv = manager(num_blocks=8, host=1)
+    used_and_left(kv, OLD)
+    used_and_left(kv, NEW)
+    assert [kv.save_ahead((), 8) for _ in range(4)] == [1, 0, 0, 0]
+    kv.check([])
+
+
+def test_copies_ahead_of_need_take_the_place_of_what_was_not_used_for_longer() -> None:
+    kv = manager(host=2)
+    used_and_left(kv, OLD)
+    pushed_out(kv, 4)
+    used_and_left(kv, NEW)
+    kv.take_moves()
+    assert kv.save_ahead((), 8) == 2
+    kv.take_moves()
+    assert kv.open(OLD, b"").miss is CacheMiss.EVICTED
+    kv.check([])
+
+
+def test_what_is_pinned_keeps_its_place_before_copies_ahead_of_need() -> None:
+    kv = manager(num_blocks=8, host=2)
+    kept = swapped(kv, OLD)
+    used_and_left(kv, NEW)
+    assert kv.save_ahead((), 8) == 0
+    kv.check([], [kept])
+
+
+def test_without_a_host_nothing_is_copied_ahead() -> None:
+    kv = manager(host=0)
+    used_and_left(kv, OLD)
+    assert kv.save_ahead((), 8) == 0
+
+
 @pytest.mark.spec("M6")
 def test_a_miss_has_its_reason() -> None:
     kv = manager(num_blocks=8, host=0)

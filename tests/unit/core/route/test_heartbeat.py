@@ -14,10 +14,10 @@ def at(value: float) -> Seconds:
 def test_every_beat_gives_the_whole_time_again() -> None:
     beats = Heartbeats(at(15))
     beats.open(ACME, "c", at(0))
-    assert beats.left(ACME, "c", at(10)) == 5
+    assert beats.left(ACME, "c", at(10)) == at(5)
     assert beats.beat(ACME, "c", at(10))
-    assert beats.left(ACME, "c", at(24)) == 1
-    assert beats.left(ACME, "c", at(25)) == 0
+    assert beats.left(ACME, "c", at(24)) == at(1)
+    assert beats.left(ACME, "c", at(25)) == at(0)
 
 
 def test_a_name_belongs_to_its_owner() -> None:
@@ -26,7 +26,7 @@ def test_a_name_belongs_to_its_owner() -> None:
     assert not beats.beat(OTHER, "c", at(10))
     beats.open(OTHER, "c", at(10))
     beats.close(OTHER, "c")
-    assert beats.left(ACME, "c", at(10)) == 5
+    assert beats.left(ACME, "c", at(10)) == at(5)
 
 
 def test_a_name_in_use_is_refused_and_free_after_its_request() -> None:

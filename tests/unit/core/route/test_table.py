@@ -171,14 +171,6 @@ def test_a_cascade_begins_with_an_engine_of_ours_as_others_tell_no_log_probabili
             check(made, pools)
 
 
-def test_every_pool_that_a_name_may_lead_to_is_known() -> None:
-    auto = {"small": "v1", "medium": "v2", "large": "v3"}
-    made = table(names=[chat()], auto=auto, degrade={"smaller": {"v2": "v3"}})
-    assert set(made.pools_of(made.find("chat"))) == {"v1", "v2", "v3"}
-    assert set(made.pools_of(made.find("v1"))) == {"v1"}
-    assert set(made.pools_of(made.find("auto"))) == {"v1", "v2", "v3"}
-
-
 def test_a_field_that_is_not_known_is_refused() -> None:
     with pytest.raises(msgspec.ValidationError, match="unknown field `wieghts`"):
         settings(names=[chat(wieghts={})])

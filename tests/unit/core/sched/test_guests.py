@@ -2,17 +2,17 @@
 
 from headway.core.base.units import Seconds
 from headway.core.sched.guests import Guests
-from headway.core.sched.sequence import Sequence
+from headway.core.sched.running import RunningSet
 from tests.drive import Drive
 from tests.fakes import greedy
 from tests.mixed import INTERNAL, VIP, asked, machine
 from tests.unit.core.sched.waiting import sequence
 
 
-def long_ones(count: int) -> list[Sequence]:
-    made = [sequence(number, slo_class=1) for number in range(count)]
-    for each in made:
-        each.standing.is_long = True
+def long_ones(count: int) -> RunningSet:
+    made = RunningSet()
+    for number in range(count):
+        made.add(sequence(number, slo_class=1, is_long=True))
     return made
 
 
@@ -35,7 +35,7 @@ def test_the_latest_beyond_what_their_kind_is_entitled_to_are_guests() -> None:
 
 
 def test_one_that_gave_way_often_is_no_guest_again() -> None:
-    often = long_ones(1)[0]
+    often = sequence(0, is_long=True)
     assert Guests.may_come(often)
     often.standing.num_preempted = 2
     assert not Guests.may_come(often)

@@ -5,14 +5,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from headway.core.base.units import Seconds
-from headway.core.sched.pressure import HELD_SHARE, Ladder, LadderLimits, Rung, Signals
+from headway.core.sched.held import HELD_SHARE
+from headway.core.sched.pressure import Ladder, LadderLimits, Rung, Signals
 from tests.unit.core.sched.waiting import sequence
 
 LIMITS = LadderLimits()
 
 
-def signals(free: float = 1.0, *, preemptions: int = 0, delay: float = 0.0) -> Signals:
-    return Signals(free, preemptions, delay)
+def signals(
+    free: float = 1.0, *, preemptions: int = 0, delay: float = 0.0, running: int = 0
+) -> Signals:
+    return Signals(free, preemptions, delay, num_running=running)
 
 
 def at(ladder: Ladder, now: float, given: Signals) -> Rung:
@@ -102,13 +105,62 @@ def test_while_holding_only_those_less_important_than_somebody_running_are_held(
     assert not ladder.holds(2, [])
 
 
-def test_while_holding_fewer_run_at_a_time_but_never_none_and_vips_have_all_slots() -> None:
+def test_while_holding_three_quarters_of_what_ran_may_run_and_vips_have_all_slots() -> None:
     ladder = Ladder()
     assert ladder.slots(32, rank=1) == 32
-    at(ladder, 0.0, signals(preemptions=3))
-    assert ladder.slots(32, rank=1) == int(32 * HELD_SHARE)
-    assert ladder.slots(1, rank=1) == 1
+    at(ladder, 0.0, signals(preemptions=3, running=9))
+    assert ladder.slots(32, rank=1) == int((9 + 3) * HELD_SHARE) == 9
+    assert ladder.slots(4, rank=1) == 4
     assert ladder.slots(32, rank=0) == 32
+
+
+def test_while_holding_there_is_always_a_slot() -> None:
+    ladder = Ladder()
+    for now in range(40):
+        at(ladder, float(now), signals(preemptions=3 * now, running=1))
+        assert ladder.slots(32, rank=2) >= 1
+
+
+def test_what_is_held_is_shrunk_again_only_for_as_many_more_that_are_stopped() -> None:
+    ladder = Ladder()
+    at(ladder, 0.0, signals(preemptions=3, running=13))
+    assert ladder.slots(32, rank=1) == 12
+    at(ladder, 0.5, signals(preemptions=5, running=12))
+    assert ladder.slots(32, rank=1) == 12
+    at(ladder, 1.0, signals(preemptions=6, running=11))
+    assert ladder.slots(32, rank=1) == 9
+
+
+def test_what_was_held_comes_back_in_steps_below_the_rung_and_then_all_at_once() -> None:
+    ladder = Ladder()
+    at(ladder, 0.0, signals(preemptions=3, running=29))
+    seen = []
+    for tick in range(40):
+        rung = at(ladder, 0.5 * tick, signals(preemptions=3, running=20))
+        assert rung is not Rung.HOLD or ladder.slots(99, rank=1) == 24
+        seen.append(ladder.slots(99, rank=1))
+    steps = [now for now, most in enumerate(seen) if now and most != seen[now - 1]]
+    assert [seen[now] for now in steps] == [28, 99], "as many as ran when it began"
+    assert steps[1] - steps[0] == 4, "two seconds apart"
+
+
+def test_a_sequence_that_is_stopped_puts_off_what_comes_back() -> None:
+    ladder = Ladder()
+    for tick in range(13):
+        at(ladder, 0.5 * tick, signals(preemptions=3, running=29))
+    assert ladder.rung < Rung.HOLD
+    at(ladder, 6.25, signals(preemptions=4, running=24))
+    at(ladder, 8.0, signals(preemptions=4, running=24))
+    assert ladder.slots(99, rank=1) == 24
+    at(ladder, 8.25, signals(preemptions=4, running=24))
+    assert ladder.slots(99, rank=1) == 28
+
+
+def test_an_idle_engine_has_all_its_slots() -> None:
+    ladder = Ladder()
+    at(ladder, 0.0, signals(preemptions=3, running=9))
+    at(ladder, 0.1, signals(preemptions=3)._replace(is_idle=True))
+    assert ladder.slots(32, rank=1) == 32
 
 
 class LadderMachine(RuleBasedStateMachine):

@@ -6,6 +6,7 @@ from headway.core.cost.work import StepWork
 from headway.core.kv.manager import KvManager
 from headway.core.kv.table import BlockGrid
 from headway.core.kv.tiers import TierSettings
+from headway.core.sched.preempt import Way
 from headway.core.sched.sequence import RequestGroup, Sequence
 from headway.core.sched.swap import Swap
 from tests.fakes import request
@@ -41,8 +42,8 @@ def test_the_blocks_are_kept_when_copying_is_faster_than_computing_again() -> No
     swap, kv, sequence = running()
     swap.moved(100, 0.1)  # a block a millisecond: 8 ms out and in, against 160 ms
     assert swap.loss(sequence) == pytest.approx(0.008)
-    swap.stop(sequence)
-    assert (swap.num_swapped, kv.host.used) == (1, 4)
+    assert swap.stop(sequence) is Way.SWAP
+    assert kv.host.used == 4
     kv.check([], list(swap.kept.values()))
     swap.release(sequence)
     swap.release(sequence)
@@ -54,16 +55,49 @@ def test_they_are_not_when_copying_is_slower() -> None:
     swap, kv, sequence = running()
     swap.moved(100, 10.0)  # 800 ms against 160 ms
     assert swap.loss(sequence) == pytest.approx(0.16, rel=0.1)
-    swap.stop(sequence)
-    assert (swap.num_swapped, kv.host.used) == (0, 0)
+    assert swap.stop(sequence) is Way.RECOMPUTE
+    assert kv.host.used == 0
     assert kv.num_available == 16
 
 
 def test_as_long_as_no_copy_was_measured_the_blocks_are_kept() -> None:
     swap, _, sequence = running(cost=FittedCost())
     assert swap.loss(sequence) == 16.0, "tokens, as nothing was measured"
-    swap.stop(sequence)
-    assert swap.num_swapped == 1
+    assert swap.stop(sequence) is Way.SWAP
+    assert len(swap.kept) == 1
+
+
+def test_while_blocks_are_short_they_are_kept_up_to_twice_what_computing_again_costs() -> None:
+    for seconds, way in ((3.0, Way.SWAP), (5.0, Way.RECOMPUTE)):
+        swap, _, sequence = running()
+        swap.moved(100, seconds)  # 240 ms or 400 ms out and in, against 160 ms
+        assert swap.loss(sequence) == pytest.approx(0.16, rel=0.1)
+        assert swap.stop(sequence, is_short=True) is way
+
+
+def test_what_was_copied_ahead_need_not_be_copied_when_the_sequence_is_stopped() -> None:
+    swap, kv, sequence = running()
+    swap.moved(100, 0.1)
+    swap.ahead(sequence)
+    assert len(kv.take_moves().saves) == 2, "two milliseconds of copying, a millisecond each"
+    swap.ahead(sequence)
+    assert len(kv.take_moves().saves) == 2
+    assert sequence.table is not None
+    assert kv.swap_cost(sequence.table, 16).num_blocks == 0
+    assert swap.stop(sequence) is Way.SWAP
+    assert kv.take_moves().saves == ()
+    kv.check([], list(swap.kept.values()))
+
+
+def test_one_block_is_copied_ahead_to_measure_and_none_of_who_would_be_computed_again() -> None:
+    swap, kv, sequence = running()
+    swap.ahead(sequence)
+    assert len(kv.take_moves().saves) == 1
+    slow, slow_kv, sequence = running()
+    slow.moved(100, 100.0)
+    slow.ahead(sequence)
+    slow.ahead(None)
+    assert slow_kv.take_moves().saves == ()
 
 
 def test_without_room_on_the_host_they_are_computed_again() -> None:

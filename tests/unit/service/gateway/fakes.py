@@ -29,16 +29,18 @@ from headway.core.messages.path import (
 )
 from headway.core.route.admit import Admitter
 from headway.core.route.table import RoutesSettings
+from headway.core.tenancy.limits import LimitStore
 from headway.service.gateway.assemble import Access, GatewayNeeds, ModelNeeds, assemble
 from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.encode import Encoder
-from headway.service.gateway.gauges import EngineTotals
 from headway.service.gateway.journey import Books
 from headway.service.gateway.ledger import Keeper
 from headway.service.gateway.lifecycle import HttpServer, bind
+from headway.service.gateway.limit_settings import LimitTable
 from headway.service.gateway.model import ServedModel
 from headway.service.gateway.server import Gateway
 from headway.service.gateway.settings import GatewaySettings
+from headway.service.gateway.totals import PoolTotals
 from headway.service.observe.clock import SystemClock
 from headway.service.openai.limits import ApiLimits
 from headway.service.wire.mailbox import RequestMailbox
@@ -381,26 +383,6 @@ async def close(writer: asyncio.StreamWriter) -> None:
         return
 
 
-def needs_of(
-    names: tuple[str, ...],
-    pool: FakeReplica,
-    encoder: Encoder,
-    engine: EngineSettings | None = None,
-    modalities: tuple[str, ...] = (),
-) -> ModelNeeds:
-    """What a model of an engine of ours brings."""
-    return ModelNeeds(
-        model=ServedModel(
-            names=names, root="root", vocab_size=VOCAB, context_length=CONTEXT, created=1
-        ),
-        engine=engine or EngineSettings(),
-        encoder=encoder,
-        pool=pool,
-        totals=EngineTotals(),
-        modalities=modalities,
-    )
-
-
 @asynccontextmanager
 async def site(
     *,
@@ -410,11 +392,13 @@ async def site(
     replica: FakeReplica | None = None,
     names: tuple[str, ...] = ("m", "m-alias"),
     others: Mapping[tuple[str, ...], FakeReplica] | None = None,
-    routes: Mapping[str, object] | None = None,
-    images: Sequence[str] = (),
     books: Books | None = None,
     access: Access | None = None,
     keeper: Keeper | None = None,
+    rate_limits: LimitTable | None = None,
+    limit_store: LimitStore | None = None,
+    routes: Mapping[str, object] | None = None,
+    images: Sequence[str] = (),
 ) -> AsyncGenerator[Site]:
     """A gateway that serves on a free loopback port until the block ends.
 
@@ -429,15 +413,30 @@ async def site(
             api_limits=limits or ApiLimits(),
             seed=None,
             models=[
-                needs_of(each, pool, encoder, engine, ("image",) if each[0] in images else ())
+                ModelNeeds(
+                    model=ServedModel(
+                        names=each,
+                        root="root",
+                        vocab_size=VOCAB,
+                        context_length=CONTEXT,
+                        created=1,
+                    ),
+                    engine=engine or EngineSettings(),
+                    encoder=encoder,
+                    pool=pool,
+                    modalities=("image",) if each[0] in images else (),
+                    totals=PoolTotals(),
+                )
                 for each, pool in [(names, fake), *(others or {}).items()]
             ],
             clock=SystemClock(),
             version="1.2.3",
-            routes=None if routes is None else msgspec.convert(routes, RoutesSettings),
-            books=books or Books(NoLimits(), NoLedger(), NoPrices(), time.time, ""),
+            books=books
+            or Books(limit_store or NoLimits(), NoLedger(), NoPrices(), time.time, "test"),
             access=access or Access(),
             keeper=keeper,
+            rate_limits=rate_limits,
+            routes=None if routes is None else msgspec.convert(routes, RoutesSettings),
         )
     )
     listener = bind(chosen)

@@ -12,7 +12,7 @@ import pytest
 
 from headway.core.base.errors import QueueFull, StartError, StoreUnavailable, Unauthorized
 from headway.core.tenancy import administer
-from headway.core.tenancy.account import PresentedKey
+from headway.core.tenancy.account import PresentedKey, matches
 from headway.core.tenancy.administer import Author, TenantChange
 from headway.core.tenancy.book import Book
 from headway.core.tenancy.tenant import Principal, SloClass
@@ -132,8 +132,17 @@ def test_an_unknown_id_costs_the_same_scrypt_as_a_known_one(
 ) -> None:
     """Not by the clock, which lies on a busy machine: by what is computed."""
     calls: list[str] = []
-    monkeypatch.setattr(slow_checks, "matches", lambda *_: bool(calls.append("known")))
-    monkeypatch.setattr(slow_checks, "hashed", lambda *_: calls.append("unknown") or "")
+
+    def note_match(*_: object) -> bool:
+        calls.append("known")
+        return False
+
+    def note_hash(*_: object) -> str:
+        calls.append("unknown")
+        return ""
+
+    monkeypatch.setattr(slow_checks, "matches", note_match)
+    monkeypatch.setattr(slow_checks, "hashed", note_hash)
 
     async def scenario() -> None:
         checks = SlowChecks(lambda _: None)
@@ -199,13 +208,12 @@ def test_wrong_secrets_of_one_known_id_leave_room_for_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gate = threading.Event()
-    real = slow_checks.matches
 
     def slow(secret: str, stored: str) -> bool:
         if secret.startswith("a"):  # the guesses of this test
             gate.wait(30)
             return False
-        return real(secret, stored)
+        return matches(secret, stored)
 
     monkeypatch.setattr(slow_checks, "matches", slow)
     monkeypatch.setattr(slow_checks, "KNOWN_THREADS", MAX_OF_ONE + 1)
@@ -283,8 +291,11 @@ def test_another_gateway_refuses_a_revoked_key_after_its_next_poll(
             assert time.monotonic() - began < 10
             await asyncio.sleep(0.005)
         following.cancel()
-        for each in (one, other, *threads, *databases):
-            each.close()
+        one.close()
+        other.close()
+        for thread, database in zip(threads, databases, strict=True):
+            thread.close()
+            database.close()
 
     run(scenario())
 
@@ -328,14 +339,15 @@ def test_a_store_that_was_emptied_does_not_count_as_one_that_was_never_set_up() 
         store = Away()
         accounts, _, _ = made(store)
         await accounts.load()
-        assert accounts.is_empty
+        seen = [accounts.is_empty]
         add_tenant(store.store, "acme")
         await accounts.refresh()
-        assert not accounts.is_empty
+        seen.append(accounts.is_empty)
         store.store = MemoryAccounts()
         await accounts.refresh()
-        assert not accounts.is_empty
+        seen.append(accounts.is_empty)
         assert accounts.tenant("acme") is None
+        assert seen == [True, False, False]
         accounts.close()
 
     run(scenario())

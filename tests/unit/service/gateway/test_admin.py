@@ -15,9 +15,11 @@ from headway.service.gateway.admin import AccountPages
 from headway.service.gateway.admin_keys import MAX_WRONG
 from headway.service.gateway.admin_routes import AdminCall, AdminRoute
 from headway.service.gateway.assemble import Access
+from headway.service.gateway.ledger import MemoryLedger
 from headway.service.gateway.lifecycle import HttpServer, bind_admin
 from headway.service.gateway.pages import Page
 from headway.service.gateway.settings import GatewaySettings
+from headway.service.gateway.usage_pages import UsagePages
 from headway.service.store.accounts_memory import MemoryAccounts
 from tests.unit.service.gateway.fakes import (
     CHAT,
@@ -360,12 +362,18 @@ def test_every_described_call_is_there_and_every_call_is_described() -> None:
                 for method in methods
             }
             access = AccountPages(Accounts(MemoryAccounts(), call_here, lambda _: None))
-            assert described == {(route.method, route.path) for route in access.routes()}
+            routes = [*access.routes(), *UsagePages(MemoryLedger()).routes()]
+            assert described == {(route.method, route.path) for route in routes}
             assert (await here.client.get("/admin/openapi.json")).status_code == 401
             public = (await here.client.get("/openapi.json")).json()["paths"]
             assert not [path for path in public if path.startswith("/admin")]
 
     run(scenario())
+
+
+async def status(here: Site, url: str) -> int:
+    """Of a GET by an operator."""
+    return (await here.client.get(url, headers=ADMIN)).status_code
 
 
 def test_admin_can_have_a_listener_of_its_own() -> None:
@@ -376,16 +384,18 @@ def test_admin_can_have_a_listener_of_its_own() -> None:
             assert listener is not None
             server = HttpServer(here.gateway.administer, settings, listener)
             serving = asyncio.create_task(server.run_until_stopped())
-            await until(lambda: server.started)
-            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            assert (await here.client.get(f"{url}/admin/keys", headers=ADMIN)).status_code == 200
-            assert (await here.client.get(f"{url}/admin/keys")).status_code == 401
-            for path in ("/metrics", "/v1/models", "/health"):
-                assert (await here.client.get(url + path, headers=ADMIN)).status_code == 404
-            assert (await here.client.get("/admin/keys", headers=ADMIN)).status_code == 404
-            server.stop()
-            await serving
-            listener.close()
+            try:
+                await until(lambda: server.started)
+                url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+                assert await status(here, f"{url}/admin/keys") == 200
+                for path in ("/metrics", "/v1/models", "/health"):
+                    assert await status(here, url + path) == 404
+                assert await status(here, "/admin/keys") == 404
+                assert (await here.client.get(f"{url}/admin/keys")).status_code == 401
+            finally:
+                server.stop()
+                await serving
+                listener.close()
 
     run(scenario())
 

@@ -5,7 +5,7 @@ import pytest
 
 from headway.core.base.metrics import RATE_WINDOW_S
 from headway.core.base.units import Seconds
-from headway.service.gateway.gauges import EngineTotals
+from headway.service.gateway.totals import EngineTotals
 from headway.service.wire.transport import ReplicaState, ReplicaView
 from tests.unit.service.gateway.fakes import STATUS, FakeReplica, run, site
 
@@ -103,6 +103,26 @@ def test_gauges_show_the_engine_as_it_is() -> None:
             (info,) = await here.metric("vllm:cache_config_info")
             assert 'block_size="16"' in info
             assert 'num_gpu_blocks="64"' in info
+
+    run(scenario())
+
+
+def test_preemptions_are_told_by_class_and_kind_and_kept_over_restarts() -> None:
+    async def scenario() -> None:
+        replica = FakeReplica()
+        replica.status = msgspec.structs.replace(
+            STATUS, swapped_by_class=(0, 3, 4), recomputed_by_class=(1, 0, 5)
+        )
+        async with site(replica=replica) as here:
+            await here.metric("headway_class_preempted_total")
+            replica.restarts = 1
+            replica.status = msgspec.structs.replace(STATUS, recomputed_by_class=(0, 0, 2))
+            series = await here.metric("headway_class_preempted_total")
+            assert series == {
+                f'{{kind="{kind}",model="m",slo_class="{name}"}}': number
+                for kind, numbers in {"swap": (0, 3, 4), "recompute": (1, 0, 7)}.items()
+                for name, number in zip(("vip", "standard", "internal"), numbers, strict=True)
+            }
 
     run(scenario())
 

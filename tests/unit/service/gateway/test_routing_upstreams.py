@@ -6,16 +6,23 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
+from headway.core.engine.settings import EngineSettings
+from headway.core.route.table import RoutesSettings
+from headway.service.gateway.assemble import ModelNeeds
 from headway.service.gateway.encode import Encoder
+from headway.service.gateway.model import ServedModel
+from headway.service.gateway.totals import PoolTotals
 from headway.service.upstream.settings import Modality
 from tests.unit.service.gateway.fakes import (
+    CONTEXT,
     NATIVE,
+    VOCAB,
     CharTokenizer,
     FakeReplica,
     JoiningTemplate,
-    needs_of,
     run,
     say_hello,
 )
@@ -33,9 +40,17 @@ async def both(
 ) -> AsyncGenerator[Front]:
     """A gateway with `m` behind another server and `own` in an engine of ours."""
     encoder = Encoder(CharTokenizer(), JoiningTemplate(), 1)
-    beside = [needs_of(("own",), ours, encoder)]
+    model = ServedModel(
+        names=("own",), root="root", vocab_size=VOCAB, context_length=CONTEXT, created=1
+    )
+    beside = [
+        ModelNeeds(
+            model=model, engine=EngineSettings(), encoder=encoder, pool=ours, totals=PoolTotals()
+        )
+    ]
+    table = None if routes is None else msgspec.convert(routes, RoutesSettings)
     try:
-        async with front([theirs], beside=beside, routes=routes, **more) as here:
+        async with front([theirs], beside=beside, routes=table, **more) as here:
             yield here
     finally:
         encoder.close()

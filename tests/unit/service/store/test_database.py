@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -206,12 +207,12 @@ def test_calls_of_a_thread_run_off_the_loop_and_in_order(tmp_path: Path) -> None
     async def scenario() -> list[int]:
         thread = DatabaseThread(database)
         seen: list[int] = []
-        names = await asyncio.gather(
-            *(
-                thread.run(lambda n=n: (seen.append(n), threading.current_thread().name)[1])  # type: ignore[misc]
-                for n in range(20)
-            )
-        )
+
+        def note(number: int) -> str:
+            seen.append(number)
+            return threading.current_thread().name
+
+        names = await asyncio.gather(*(thread.run(partial(note, n)) for n in range(20)))
         assert all(name.startswith("database") for name in names)
         thread.close()
         return seen

@@ -12,8 +12,9 @@ from headway.service.openai.forwarded import ForwardedRequest, parse_forwarded_c
 from headway.service.openai.limits import ApiLimits
 from headway.service.openai.schema import Asker
 from headway.service.upstream.outgoing import (
+    MAX_INT,
     check_modalities,
-    max_tokens_of,
+    most_tokens,
     outgoing_body,
     outgoing_head,
     passed_headers,
@@ -92,11 +93,12 @@ def test_a_bound_of_the_route_holds_whatever_was_asked() -> None:
     assert sent(asked(max_tokens=3), made(), bound=5)["max_tokens"] == 3
 
 
-def test_what_an_answer_may_take_is_reserved_for_all_its_choices() -> None:
-    settings = made(reserve_tokens=100)
-    assert max_tokens_of(asked(n=2, max_tokens=7), settings, None) == 14
-    assert max_tokens_of(asked(), settings, None) == 100
-    assert max_tokens_of(asked(), settings, 5) == 5
+def test_what_an_answer_may_have_is_the_least_of_all_that_bounds_it() -> None:
+    settings = made(context_length=100)
+    assert most_tokens(asked(max_tokens=7), settings, None) == 7
+    assert most_tokens(asked(), settings, None) == 100
+    assert most_tokens(asked(max_tokens=7), settings, 5) == 5
+    assert most_tokens(asked(), made(), None) == MAX_INT
 
 
 def test_security_ssrf_01_images_go_only_where_they_are_taken_and_only_by_value() -> None:
