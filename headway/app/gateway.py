@@ -59,6 +59,7 @@ from headway.service.loaders.progress import ConsoleProgress
 from headway.service.loaders.tokenizer_files import build_tokenizer
 from headway.service.observe import log
 from headway.service.observe.clock import SystemClock
+from headway.service.upstream.settings import facts_of
 
 OTHER_FILES = 128  # descriptors that are not client connections
 MOST_FILES = 65536
@@ -125,7 +126,7 @@ def open_all(models: Sequence[Settings], progress: ConsoleProgress) -> list[Open
     others = [each.upstream for each in models if each.upstream is not None]
     check_names(found, others)
     pools = [PoolFacts(names=each.names) for each in found]
-    pools += [PoolFacts(names=each.names, modalities=each.modalities) for each in others]
+    pools += [facts_of(each) for each in others]
     settings = models[0]
     check_against(pools, settings.routes, settings.prices, settings.file)
     fitted(found, available_bytes())
