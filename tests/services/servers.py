@@ -1,7 +1,7 @@
 """Throw-away PostgreSQL and Redis servers on free loopback ports, as children of the tests.
 
-What is committed survives the death of a process, but not of the machine: for tests only. They end with the process that started them, also when it is
-killed.
+What is committed survives the death of a process, but not of the machine: for tests only. They end
+with the process that started them, also when it is killed.
 """
 
 import os
