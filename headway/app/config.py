@@ -58,7 +58,9 @@ def summary(file: str, models: tuple[Settings, ...]) -> str:
         lines.append(f"  routes: {', '.join(names) or 'none of their own'}")
     tenants = [entry.name for entry in settings.tenants]
     if tenants or settings.gateway.tenant:
-        lines.append(f"  tenants: {len(tenants)} in the file, {len(settings.gateway.tenant)} keys")
+        lines.append(
+            f"  tenants: {len(tenants)} in the file, {len(settings.gateway.tenant)} by --tenant"
+        )
     rates = settings.rate_limits
     if rates.tenants or rates.default != UNLIMITED:
         others = "none of their own" if rates.default == UNLIMITED else "those of `default`"

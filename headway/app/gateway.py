@@ -182,6 +182,7 @@ class _Process:
             engine.pool.start()
         for pool in self._upstreams:
             pool.start()
+        self._limits.start()
         try:
             # The engines' processes start meanwhile; the thread leaves the loop to them.
             encoders = await asyncio.to_thread(self._make_encoders)
@@ -192,13 +193,16 @@ class _Process:
                     encoder.close()
         finally:
             await self._end_engines()
+            await self._limits.close()
         return 0
 
     async def _serve_with(self, encoders: Sequence[Encoder]) -> None:
         """Put the gateway together, serve, and keep what is still to be kept."""
         opened = self._opened
-        keeper = keeper_of(opened.settings, opened.stores, self._name, self._prices)
+        on_lost = self._limits.on_lost
+        keeper = keeper_of(opened.settings, opened.stores, self._name, self._prices, on_lost)
         try:
+            await self._limits.recall(keeper)
             parts = self._assemble(encoders, keeper)
             try:
                 await parts.load()
@@ -217,7 +221,6 @@ class _Process:
             servers.append(admin)
         http = asyncio.create_task(_until_stopped(servers))
         ticks = [asyncio.create_task(_tick(parts.models)), asyncio.create_task(parts.follow())]
-        self._limits.start()
         try:
             if await self._first_of(self._wait_ready(), http):
                 give_back()
@@ -231,7 +234,6 @@ class _Process:
                 server.stop()
             await self._end_engines()
             await asyncio.wait((http,), timeout=2 * CLOSE_S)
-            await self._limits.close()
 
     async def _wait_ready(self) -> None:
         """Wait for all that is loaded at start; raises the first StartError."""

@@ -1,4 +1,4 @@
-"""PostgreSQL is killed under a gateway: keys go on, changes wait, and all is well when it is back."""
+"""PostgreSQL is killed under a gateway: keys go on, changes wait, and all is well afterwards."""
 
 import asyncio
 import signal
@@ -41,9 +41,7 @@ def test_keys_go_on_while_the_database_is_dead_and_changes_come_with_its_return(
         accounts = Accounts(SqlAccounts(database), thread.run, lambda _: None)
         old, new = made(1), made(2)
         await accounts.load()
-        await accounts.edit(
-            lambda book: administer.create_tenant(book, "acme", TenantChange(), ME)
-        )
+        await accounts.edit(lambda book: administer.create_tenant(book, "acme", TenantChange(), ME))
         await accounts.edit(lambda book: administer.add_key(book, "acme", old, "", None, ME))
         following = asyncio.ensure_future(accounts.follow(0.05))
         assert await accounts.check(old.text) is not None
