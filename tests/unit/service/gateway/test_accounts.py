@@ -27,6 +27,7 @@ from tests.unit.service.gateway.keys import ME, add_key, add_tenant, fresh_key
 
 T = TypeVar("T")
 NOW = 2000.0
+NUM_GUESSES = 100
 
 
 class Clock:
@@ -191,13 +192,15 @@ def test_guessed_ids_are_bounded_and_hold_up_neither_the_loop_nor_real_keys(
         key = add_tenant(store, "acme")
         accounts, counts, _ = made(store)
         await accounts.load()
-        guesses = [asyncio.ensure_future(accounts.check(fresh_key().text)) for _ in range(40)]
-        await until(lambda: counts["full"] == 40 - MAX_UNKNOWN)
+        guesses = [
+            asyncio.ensure_future(accounts.check(fresh_key().text)) for _ in range(NUM_GUESSES)
+        ]
+        await until(lambda: counts["full"] == NUM_GUESSES - MAX_UNKNOWN)
         principal = await accounts.check(key.text)  # while all guesses still wait
         assert principal is not None
         gate.set()
         results = await asyncio.gather(*guesses, return_exceptions=True)
-        assert sum(isinstance(each, QueueFull) for each in results) == 40 - MAX_UNKNOWN
+        assert sum(isinstance(each, QueueFull) for each in results) == NUM_GUESSES - MAX_UNKNOWN
         assert sum(isinstance(each, Unauthorized) for each in results) == MAX_UNKNOWN
         accounts.close()
 
