@@ -77,6 +77,7 @@ async def refused(accounts: Accounts, token: str) -> str:
     return caught.value.message
 
 
+@pytest.mark.spec("A1")
 def test_a_key_takes_one_slow_check_and_none_from_then_on() -> None:
     async def scenario() -> None:
         store = MemoryAccounts()
@@ -303,6 +304,7 @@ def test_another_gateway_refuses_a_revoked_key_after_its_next_poll(
     run(scenario())
 
 
+@pytest.mark.spec("M13")
 def test_keys_go_on_while_the_store_is_away_and_the_metric_tells_how_old_they_are() -> None:
     async def scenario() -> None:
         store = Away()
