@@ -14,6 +14,7 @@ import msgspec
 
 from headway.core.base.errors import (
     CapacityError,
+    ClientError,
     DeadlineUnmeetable,
     HeadwayError,
     InternalError,
@@ -73,8 +74,7 @@ class Attempt:
     async def run(self, routed: Routed) -> None:
         """Answer it; raises what `Relay.run` raises, when nothing helped."""
         instead = self._routing.answer_instead(routed)
-        # A fixed answer is made as an engine of ours makes one.
-        if instead is None or isinstance(routed.request, ForwardedRequest):
+        if instead is None:
             return await self._answer(routed)
         text, seconds = instead
         try:
@@ -88,14 +88,13 @@ class Attempt:
 
     async def _answer(self, routed: Routed) -> None:
         cascade = routed.choice.cascade
-        # How sure another server is of its answer is not known: the first one stands then.
-        if cascade is not None and not isinstance(routed.served, ServedUpstream):
+        if cascade is not None:
             return await self._cascade(routed, cascade)
         try:
             await self._call(routed, routed.request, self._pass_on)
-        except PromptTooLong:
+        except ClientError:  # what the smaller model cannot take, its own may
             fitting = self._routing.undegraded(routed)
-            if fitting is None:
+            if fitting is None or self._has_token.is_set():
                 raise
             await self._call(fitting, fitting.request, self._pass_on)
         except BUSY as error:
@@ -104,7 +103,7 @@ class Attempt:
                 raise
             try:
                 await self._call(helper, helper.request, self._pass_on)
-            except PromptTooLong:
+            except ClientError:
                 raise error from None
 
     async def _cascade(self, routed: Routed, cascade: CascadeSettings) -> None:
@@ -191,11 +190,15 @@ class Attempt:
             await asyncio.gather(task, first, return_exceptions=True)
 
     async def _say(self, routed: Routed, text: str) -> None:
-        """The fixed answer, as every choice of an answer that ended by itself."""
-        said = self._routing.answered_instead(routed)
-        self._go(said)
+        """The fixed answer, as every choice of an answer that ended by itself.
+
+        Raises a ClientError for a request of another server's that no engine of ours could read.
+        """
         request = routed.request
-        assert not isinstance(request, ForwardedRequest), "see run"
+        if isinstance(request, ForwardedRequest):
+            request = self._ways.check(request)
+        said = self._routing.answered_instead(routed._replace(request=request))
+        self._go(said)
         made = self._made or _unsent(request)
         answer = self._ways.makes(said, made)
         for index, each in enumerate(made):

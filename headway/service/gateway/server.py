@@ -34,6 +34,7 @@ from headway.service.gateway.http import ClientGone, Exchange, Header, Receive, 
 from headway.service.gateway.journey import Books, Journey
 from headway.service.gateway.meter import Meter
 from headway.service.gateway.models import Models, Served
+from headway.service.gateway.no_tokens import NO_TOKENS
 from headway.service.gateway.pages import Condition, Page, Pages
 from headway.service.gateway.routing import AnyRequest, Routed, Routing
 from headway.service.gateway.settings import GatewaySettings
@@ -230,9 +231,10 @@ class Gateway:
             )
 
         def make(by: Routed, made: Sequence[EngineRequest]) -> Answer:
-            assert isinstance(by.served, Served), "who forwards makes no answer"
             assert not isinstance(by.request, ForwardedRequest), "it was checked"
-            return generator.answer(head(by), by.request, made, by.served.encoder.tokenizer)
+            served = by.served
+            tokenizer = served.encoder.tokenizer if isinstance(served, Served) else NO_TOKENS
+            return generator.answer(head(by), by.request, made, tokenizer)
 
         async def forward(
             by: Routed, sent: ForwardedRequest, call_id: str, has_token: Callable[[], None]

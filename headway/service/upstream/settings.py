@@ -11,6 +11,7 @@ import msgspec
 from headway.core.base.errors import InvalidSetting
 from headway.core.route.breaker import BreakerSettings
 from headway.core.route.retry import RetrySettings
+from headway.core.route.table import PoolFacts
 
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
 HEADER_VALUE = re.compile(r"[\t\x20-\x7e]{0,4096}")
@@ -250,3 +251,12 @@ def _check_numbers(settings: UpstreamSettings, where: str) -> None:
 
 def _floats(timeouts: Timeouts) -> Iterable[tuple[str, float]]:
     return ((name, getattr(timeouts, name)) for name in Timeouts.__struct_fields__)
+
+
+def facts_of(settings: UpstreamSettings) -> PoolFacts:
+    """What routes have to know of it."""
+    return PoolFacts(
+        names=settings.names,
+        modalities=tuple(each.value for each in settings.modalities),
+        is_own=False,
+    )
