@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 import httpx
 import msgspec
 
+from headway.core.route.table import RoutesSettings
 from headway.service.gateway.assemble import (
     Assembled,
     GatewayNeeds,
@@ -17,7 +19,10 @@ from headway.service.gateway.assemble import (
     UpstreamNeeds,
     assemble,
 )
+from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
+from headway.service.gateway.journey import Books
 from headway.service.gateway.lifecycle import HttpServer, bind
+from headway.service.gateway.limit_settings import LimitTable, RateLimitSettings
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.observe.clock import SystemClock
 from headway.service.openai.limits import ApiLimits
@@ -224,6 +229,9 @@ async def front(
     *,
     gateway: GatewaySettings | None = None,
     beside: Sequence[ModelNeeds] = (),
+    routes: RoutesSettings | None = None,
+    books: Books | None = None,
+    limits: RateLimitSettings | None = None,
     key: str | None = None,
     **fields: Any,
 ) -> AsyncGenerator[Front]:
@@ -244,6 +252,9 @@ async def front(
             models=[UpstreamNeeds(pool, 1), *beside],
             clock=clock,
             version="test",
+            routes=routes,
+            rate_limits=LimitTable(limits or RateLimitSettings()),
+            books=books or Books(NoLimits(), NoLedger(), NoPrices(), time.time, "test"),
         )
     )
     listener = bind(settings)

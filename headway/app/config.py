@@ -48,19 +48,19 @@ def summary(file: str, models: tuple[Settings, ...]) -> str:
     settings = models[0]
     lines = [f"{file or 'the environment alone'}: fine"]
     for each in models:
+        by = each.model or "(built in)"
         if each.upstream is not None:
-            where = ", ".join(each.upstream.urls)
-            called = ", ".join(each.upstream.names)
-            lines.append(f"  model {called}: answered by {where} ({each.upstream.kind})")
-            continue
-        lines.append(f"  model {each.model or '(built in)'}: {', '.join(expected_names(each))}")
+            by = f"at {', '.join(each.upstream.urls)} ({each.upstream.kind})"
+        lines.append(f"  model {by}: {', '.join(expected_names(each))}")
     if settings.routes is not None:
         names = [route.name for route in settings.routes.names]
         names += [settings.routes.auto.name] if settings.routes.auto is not None else []
         lines.append(f"  routes: {', '.join(names) or 'none of their own'}")
     tenants = [entry.name for entry in settings.tenants]
     if tenants or settings.gateway.tenant:
-        lines.append(f"  tenants: {len(tenants)} in the file, {len(settings.gateway.tenant)} keys")
+        lines.append(
+            f"  tenants: {len(tenants)} in the file, {len(settings.gateway.tenant)} by --tenant"
+        )
     rates = settings.rate_limits
     if rates.tenants or rates.default != UNLIMITED:
         others = "none of their own" if rates.default == UNLIMITED else "those of `default`"

@@ -6,7 +6,6 @@ import os
 import resource
 import signal
 import socket
-import sys
 import time
 import uuid
 from collections.abc import Coroutine, Sequence
@@ -17,7 +16,9 @@ import msgspec
 import uvloop
 
 from headway import __version__
-from headway.app.fleet import OpenedModel, about, check_names, fitted, opened
+from headway.app.banner import Shown, banner
+from headway.app.engine import Engine
+from headway.app.fleet import OpenedModel, check_names, fitted, opened
 from headway.app.limits import TenantLimits
 from headway.app.model_source import locate
 from headway.app.sections import check_against
@@ -25,15 +26,10 @@ from headway.app.settings import Settings
 from headway.app.settle import give_back
 from headway.app.stores import Stores, access_of, keeper_of, open_stores
 from headway.app.upstreams import OpenedUpstream, open_upstreams
-from headway.core.base.errors import StartError
-from headway.core.messages.health import LoadProgress, ReplicaHello, StepReport
 from headway.core.route.table import PoolFacts
 from headway.core.tenancy.price import PriceTable
 from headway.core.text.tokenizer import Tokenizer
 from headway.service.control.memory import available_bytes
-from headway.service.control.pool import ModelPool, Replica
-from headway.service.control.replica_set import ReplicaSet, by_load, by_prefix
-from headway.service.control.supervise import Observers, Supervisor
 from headway.service.gateway.assemble import (
     Assembled,
     GatewayNeeds,
@@ -56,7 +52,6 @@ from headway.service.gateway.model import ServedModel
 from headway.service.gateway.models import Models
 from headway.service.gateway.server import Gateway
 from headway.service.gateway.settings import GatewaySettings
-from headway.service.gateway.totals import PoolTotals
 from headway.service.loaders.chat_template import ChatTemplate
 from headway.service.loaders.model_files import ModelFile, open_model
 from headway.service.loaders.progress import ConsoleProgress
@@ -98,8 +93,8 @@ def serve(models: Sequence[Settings]) -> int:
     try:
         admin_listener = bind_admin(settings.gateway)
         stores = open_stores(settings)
-        own = open_all(models, progress)
         others = open_upstreams(models)
+        own = open_all(models, progress)
         found = Opened(settings, listener, own, progress, stores, admin_listener, others)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(found))
@@ -116,11 +111,11 @@ def open_all(models: Sequence[Settings], progress: ConsoleProgress) -> list[Open
 
     Models that other servers answer for have none; their names and routes are checked with these.
     """
-    found = [
-        opened(*_found_at(each, progress, index, len(models)))
-        for index, each in enumerate(models)
-        if each.upstream is None
-    ]
+    found = []
+    for index, each in enumerate(models):
+        if each.upstream is None:
+            with_names, file = located(each, progress)
+            found.append(opened(with_names, index, len(models), file))
     others = [each.upstream for each in models if each.upstream is not None]
     check_names(found, others)
     pools = [PoolFacts(names=each.names) for each in found]
@@ -129,13 +124,6 @@ def open_all(models: Sequence[Settings], progress: ConsoleProgress) -> list[Open
     check_against(pools, settings.routes, settings.prices, settings.file)
     fitted(found, available_bytes())
     return found
-
-
-def _found_at(
-    settings: Settings, progress: ConsoleProgress, index: int, count: int
-) -> tuple[Settings, int, int, ModelFile]:
-    named, file = located(settings, progress)
-    return named, index, count, file
 
 
 def located(settings: Settings, progress: ConsoleProgress) -> tuple[Settings, ModelFile]:
@@ -156,34 +144,6 @@ def fit_connections(settings: GatewaySettings) -> GatewaySettings:
     return msgspec.structs.replace(settings, max_connections=most)
 
 
-def banner(
-    url: str,
-    models: Sequence[tuple[str, ReplicaHello | None]],
-    took_s: float,
-    others: Sequence[tuple[str, str]] = (),
-) -> str:
-    """What a person needs to know once everything answers; no hello: not loaded yet.
-
-    others  models behind other servers, and how those are
-    """
-    lines = [f"\nHeadway {__version__} is ready after {took_s:.1f} s", f"  URL         {url}"]
-    for name, hello in models:
-        if hello is None:
-            lines.append(f"  model       {name} (loaded when a request needs it)")
-            continue
-        lines += [
-            f"  model       {name} ({hello.executor})",
-            f"  context     {hello.max_model_len} tokens",
-            f"  KV cache    {hello.num_blocks * hello.block_size} tokens",
-        ]
-    lines += [f"  model       {name} ({told})" for name, told in others]
-    return (
-        "\n".join(lines) + f"\n\nTry it:\n"
-        f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d "
-        f"""'{{"messages":[{{"role":"user","content":"What is the capital of France?"}}]}}'\n"""
-    )
-
-
 async def _run(opened: Opened) -> int:
     return await _Process(opened).run()
 
@@ -199,52 +159,6 @@ async def _until_stopped(servers: Sequence[HttpServer]) -> None:
     await asyncio.gather(*(server.run_until_stopped() for server in servers))
 
 
-class _Engine:
-    """One model's pool, and what is counted of it."""
-
-    def __init__(self, model: OpenedModel, clock: SystemClock, progress: ConsoleProgress) -> None:
-        self.model = model
-        self.totals = PoolTotals()
-        self._clock = clock
-        self._progress = progress
-        settings, spec = model.settings, model.spec()
-
-        def one(name: str, observers: Observers) -> Supervisor:
-            own = msgspec.structs.replace(spec, replica=name)
-            return Supervisor(own, settings.supervisor, clock, observers)
-
-        def make(observers: Observers) -> Replica:
-            if settings.pool.replicas == 1:
-                return Supervisor(spec, settings.supervisor, clock, observers)
-            has_cache = settings.engine.enable_prefix_caching
-            factor = settings.pool.route.factor
-            policy = by_prefix(model.card.name, factor) if has_cache else by_load
-            return ReplicaSet(settings.pool, one, policy, clock, observers)
-
-        observers = Observers(on_report=self._observe, on_load=self._show_load)
-        self.pool = ModelPool(model.name, settings.residency, make, clock, observers)
-
-    async def wait_ready(self) -> None:
-        """Wait for its load at start, if there is one; raises StartError."""
-        try:
-            await self.pool.wait_ready()
-        except StartError as error:
-            raise about(self.model, error) from error
-
-    def _observe(self, _: StepReport) -> None:
-        self.totals.observe(self.pool.view(), self._clock.now())
-
-    def _show_load(self, progress: LoadProgress) -> None:
-        view = self.pool.view()
-        if view.restarts > 0 or view.loads > 0 or view.on_demand:
-            return
-        if progress.stage == "weights":
-            of = f" of {self.model.name}" if self.model.where else ""
-            self._progress(f"loading the weights{of}", progress.done, progress.total)
-        elif progress.stage == "kernels":
-            print("compiling the kernels, 20 to 30 s, once on this machine", file=sys.stderr)
-
-
 class _Process:
     """The parts of a running server, from start to end."""
 
@@ -254,7 +168,7 @@ class _Process:
         self._signals = StopSignals()
         self._clock = SystemClock()
         self._prices = PriceTable(opened.settings.prices.models)
-        self._engines = [_Engine(each, self._clock, opened.progress) for each in opened.models]
+        self._engines = [Engine(each, self._clock, opened.progress) for each in opened.models]
         self._upstreams = [each.pool(self._clock) for each in opened.upstreams]
         self._name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._limits = TenantLimits(opened.settings.rate_limits, self._name)
@@ -268,6 +182,7 @@ class _Process:
             engine.pool.start()
         for pool in self._upstreams:
             pool.start()
+        self._limits.start()
         try:
             # The engines' processes start meanwhile; the thread leaves the loop to them.
             encoders = await asyncio.to_thread(self._make_encoders)
@@ -278,13 +193,16 @@ class _Process:
                     encoder.close()
         finally:
             await self._end_engines()
+            await self._limits.close()
         return 0
 
     async def _serve_with(self, encoders: Sequence[Encoder]) -> None:
         """Put the gateway together, serve, and keep what is still to be kept."""
         opened = self._opened
-        keeper = keeper_of(opened.settings, opened.stores, self._name, self._prices)
+        on_lost = self._limits.on_lost
+        keeper = keeper_of(opened.settings, opened.stores, self._name, self._prices, on_lost)
         try:
+            await self._limits.recall(keeper)
             parts = self._assemble(encoders, keeper)
             try:
                 await parts.load()
@@ -303,7 +221,6 @@ class _Process:
             servers.append(admin)
         http = asyncio.create_task(_until_stopped(servers))
         ticks = [asyncio.create_task(_tick(parts.models)), asyncio.create_task(parts.follow())]
-        self._limits.start()
         try:
             if await self._first_of(self._wait_ready(), http):
                 give_back()
@@ -317,7 +234,6 @@ class _Process:
                 server.stop()
             await self._end_engines()
             await asyncio.wait((http,), timeout=2 * CLOSE_S)
-            await self._limits.close()
 
     async def _wait_ready(self) -> None:
         """Wait for all that is loaded at start; raises the first StartError."""
@@ -395,6 +311,7 @@ class _Process:
                     vocab_size=model.card.vocab_size,
                     context_length=model.context_length,
                     created=created,
+                    sampling=model.sampling,
                 ),
                 engine=model.settings.engine,
                 replicas=model.settings.pool.replicas,
@@ -427,7 +344,10 @@ class _Process:
 
     def _show_ready(self) -> None:
         self._opened.progress.close()
-        models = [(engine.model.name, engine.pool.view().hello) for engine in self._engines]
+        models = [
+            Shown(engine.model.name, engine.pool.view().hello, engine.model.sampling)
+            for engine in self._engines
+        ]
         others = [(each.settings.names[0], each.told()) for each in self._upstreams]
         took_s = time.monotonic() - self._began
         print(banner(url_of(self._opened.listener), models, took_s, others), flush=True)

@@ -53,6 +53,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     served_model_name: tuple[str, ...] = ()
     cache_dir: str | None = None
     executor_choice: str = "auto"  # "cpu", "torch", or auto: the one that fits
+    generation_config: str = "auto"  # "none": no sampling defaults of the model's makers
     log_level: str = "info"
     log_json: bool = False
     seed: int | None = None

@@ -10,8 +10,7 @@ from headway.service.wire.transport import MemberView, ReplicaState, ReplicaView
 # Of these a sum would say nothing: the worst, and the best that a newcomer could have.
 MOST = ("rung", "last_step_rows")
 LEAST = ("best_effort_wait_s",)
-# One number a class, or none at all.
-BY_CLASS = tuple(name for name in ReplicaStatus.__struct_fields__ if name.endswith("_by_class"))
+BY_CLASS = ("waiting_by_class", "swapped_by_class", "recomputed_by_class")
 SUMMED = tuple(
     name for name in ReplicaStatus.__struct_fields__ if name not in (*MOST, *LEAST, *BY_CLASS)
 )
@@ -35,8 +34,8 @@ def joint_status(statuses: Sequence[ReplicaStatus]) -> ReplicaStatus:
     values |= {name: max(getattr(each, name) for each in statuses) for name in MOST}
     values |= {name: min(getattr(each, name) for each in statuses) for name in LEAST}
     for name in BY_CLASS:
-        told = [numbers for each in statuses if (numbers := getattr(each, name))]
-        values[name] = tuple(map(sum, zip(*told, strict=True)))
+        known = [counts for each in statuses if (counts := getattr(each, name))]
+        values[name] = tuple(map(sum, zip(*known, strict=True)))
     return msgspec.convert(values, ReplicaStatus)
 
 

@@ -27,7 +27,7 @@ from headway.service.gateway.journey import Books
 from headway.service.gateway.ledger import Keeper
 from headway.service.gateway.limit_answers import LimitRules
 from headway.service.gateway.limit_counts import Denials, SharedState, samples
-from headway.service.gateway.limit_settings import LimitTable, RateLimitSettings
+from headway.service.gateway.limit_settings import LimitTable
 from headway.service.gateway.meter import Meter
 from headway.service.gateway.model import Directory, ServedModel
 from headway.service.gateway.models import AnyServed, Models, Served
@@ -107,7 +107,7 @@ class GatewayNeeds(NamedTuple):
     books: Books = Books(NoLimits(), NoLedger(), NoPrices(), time.time, "")
     access: Access = Access()
     keeper: Keeper | None = None  # of the ledger in `books`, if it is to be counted
-    rate_limits: LimitTable = LimitTable(RateLimitSettings())
+    rate_limits: LimitTable | None = None  # None: those in `books`
     limit_state: SharedState | None = None  # of the store of `books`, where several share one
     routes: RoutesSettings | None = None  # checked against the models; None: each by its names
 
@@ -163,7 +163,7 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         if len(models.all) == 1
         else Meter(_labelled(exporter, NO_MODEL), needs.clock, NO_MODEL),
         condition=condition,
-        pages=Pages(condition, models, exporter, needs.version),
+        pages=Pages(condition, models, exporter, needs.version, needs.api_limits),
         token_pages=TokenPages(models, needs.api_limits),
         fingerprint=f"headway-{needs.version}",
         keys=_key_ring(needs, accounts, tokens),
@@ -275,7 +275,7 @@ def _admin(
 
 
 def _rules(needs: GatewayNeeds, exporter: Exporter) -> LimitRules:
-    table = needs.rate_limits
+    table = needs.rate_limits or needs.books.rules.table
     return needs.books.rules._replace(table=table, on_denied=Denials(exporter, table).count)
 
 

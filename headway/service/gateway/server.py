@@ -230,7 +230,8 @@ class Gateway:
             )
 
         def make(by: Routed, made: Sequence[EngineRequest]) -> Answer:
-            assert isinstance(by.served, Served) and not isinstance(by.request, ForwardedRequest)
+            assert isinstance(by.served, Served), "who forwards makes no answer"
+            assert not isinstance(by.request, ForwardedRequest), "it was checked"
             return generator.answer(head(by), by.request, made, by.served.encoder.tokenizer)
 
         async def forward(

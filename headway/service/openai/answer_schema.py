@@ -198,6 +198,9 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     root: str | None = None  # the model's name in its file
     parent: str | None = None
     state: str = "ready"  # or starting, stalled, unloaded, unloading, failed, stopped
+    # What the model's makers set for fields that a request leaves open; the others have 1, 1, 0,
+    # 0 and 1.
+    sampling_defaults: dict[str, float] = {}
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):

@@ -55,7 +55,7 @@ def to_response(error: BaseException) -> tuple[int, tuple[tuple[str, str], ...],
         headers += (("retry-after", str(_whole_seconds(shown.retry_after_s))),)
     if isinstance(shown, RateLimited):
         wait = shown.retry_after_s
-        if wait is None or wait > SHORT_WAIT_S:
+        if wait is None or not wait <= SHORT_WAIT_S:  # also for what is no number
             headers += (("x-should-retry", "false"),)
         else:
             headers += (("retry-after-ms", str(max(1, math.ceil(wait * 1000)))),)

@@ -39,7 +39,7 @@ def test_an_entry_with_upstream_is_a_model_like_any_other(tmp_path: Path) -> Non
     assert big.upstream.timeouts.first_token == 30
     (opened,) = open_upstreams((small, big))
     assert (opened.place, opened.key, opened.tls) == (1, None, None)
-    assert "big, large: answered by http://a:1, http://b:1 (vllm)" in summary(None, (small, big))
+    assert "model at http://a:1, http://b:1 (vllm): big, large" in summary("", (small, big))
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def test_what_is_wrong_is_named_with_file_line_and_key(
 
 def test_two_models_never_share_a_name(tmp_path: Path) -> None:
     text = "models:\n" + "  - {upstream: {name: m, url: http://a:1}}\n" * 2
+    models = merge_models({}, {}, written(tmp_path, text))
     with pytest.raises(InvalidSetting, match="'m' is a name of another upstream"):
-        models = merge_models({}, {}, written(tmp_path, text))
         check_names([], [each.upstream for each in models if each.upstream is not None])
 
 

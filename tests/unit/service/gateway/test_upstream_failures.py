@@ -175,14 +175,12 @@ def test_gateway_health_03_counts_of_running_requests_come_down_whatever_happens
     """Every kind of end over two servers; counts are never negative, and 0 in the end."""
 
     async def scenario() -> None:
-        fields = {
-            "timeouts": Timeouts(first_token=0.5, total=0.5),
-            "breaker": BreakerSettings(failures=10_000, window=10_000),
-        }
+        times = Timeouts(first_token=0.5, total=0.5)
+        breaker = BreakerSettings(failures=10_000, window=10_000)
         async with (
             upstream(as_asked) as one,
             upstream(as_asked) as two,
-            front([one, two], **fields) as here,
+            front([one, two], timeouts=times, breaker=breaker) as here,
         ):
             kinds = ["busy", "reset", "wrong", "silent", *["well"] * 4]
             asked = [here.chat(kind=kind, stream=i % 2 == 0) for i in range(20) for kind in kinds]
