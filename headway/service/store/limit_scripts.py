@@ -38,7 +38,10 @@ local now = clock(ARGV[1])
 )
 
 _BUCKET = """
-local function ceiling(number, by) return math.floor((number + by - 1) / by) end
+local function ceiling(number, by)
+  by = math.max(1, by)
+  return math.floor((number + by - 1) / by)
+end
 
 local function was_at(bucket, level)
   local since = nil
@@ -198,6 +201,7 @@ if requests then
 end
 if slots then
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', whole(now))
+  if slots == 0 then return answer(3, -1) end
   if redis.call('ZCARD', KEYS[2]) >= slots then return answer(3, SLOT_RETRY) end
 end
 local entered = '-'
