@@ -89,7 +89,7 @@ end
 local function limited(key, field, limit)
   if not limit then return nil end
   local bucket = read(key, field)
-  local changed = bucket.limit ~= limit and bucket.used > 0
+  local changed = bucket.limit ~= limit
   bucket.limit = limit
   bucket.used = math.min(bucket.used, HELD * UNIT * limit)
   was_at(bucket, bucket.used)
