@@ -17,7 +17,9 @@ from tests.e2e.server import free_port
 from tests.unit.service.gateway.fakes import CHAT, HI, FakeReplica, run, site, until
 
 CONFIG = Path(__file__).parents[2] / "deploy" / "nginx.conf"
-NEED = "nginx is missing, which this test needs: sudo apt-get install -y nginx-light"
+NEED = (
+    "nginx is missing, which this test needs; run tools/services.sh, which says how to install it"
+)
 START_S = 10.0
 KINDS = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")  # of its temporary folders
 
