@@ -255,6 +255,21 @@ def test_what_is_known_to_have_been_spent_is_a_lower_bound(play: Play) -> None:
     play(scenario)
 
 
+@pytest.mark.parametrize(
+    "name", ["requests_per_minute", "tokens_per_minute", "concurrent_requests", "monthly_budget"]
+)
+def test_a_limit_of_nothing_lets_nobody_in_however_long_they_wait(play: Play, name: str) -> None:
+    async def scenario(store: Store) -> None:
+        one = claim("a", tokens=1, cost=1, **{name: 0})
+        answer = await store.enter(one, NOW)
+        if isinstance(answer, Granted):
+            answer = await store.reserve(one, NOW)
+        assert isinstance(answer, Denied)
+        assert (answer.limit, answer.retry_after_s) == (0, None)
+
+    play(scenario)
+
+
 def test_other_limits_keep_the_counts_and_tenants_have_their_own(play: Play) -> None:
     async def scenario(store: Store) -> None:
         for number in range(3):
@@ -275,6 +290,8 @@ LIMITS = (
     Limits(concurrent_requests=3, tokens_per_minute=333),
     Limits(requests_per_minute=7, tokens_per_minute=50, concurrent_requests=1, monthly_budget=500),
     Limits(),
+    Limits(requests_per_minute=0, tokens_per_minute=0),
+    Limits(tokens_per_minute=0, concurrent_requests=0, monthly_budget=0),
 )
 STEPS = st.lists(
     st.tuples(

@@ -203,7 +203,9 @@ def test_whoever_knows_what_was_spent_is_asked_when_redis_is_back(redis: Redis) 
 def test_scripts_that_redis_forgot_are_sent_again(redis: Redis) -> None:
     async def scenario() -> None:
         store = gateway(redis)
-        assert await entered(store, "a", 1, requests_per_minute=5) == 1
+        # At once, so that there are many connections for the restart to break.
+        asked = [entered(store, f"a{n}", 1, requests_per_minute=20) for n in range(20)]
+        assert sum(await asyncio.gather(*asked)) == 20
         redis.stop(signal.SIGTERM)
         redis.start()
         assert await entered(store, "b", 9, requests_per_minute=5) == 5

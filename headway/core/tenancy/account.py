@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from headway.core.base.errors import InvalidRequest
-from headway.core.tenancy.limits import UNLIMITED, Limits
+from headway.core.tenancy.limits import BOUNDS, UNLIMITED, Limits
 from headway.core.tenancy.tenant import TENANT_NAME, SloClass, Tenant
 
 ID_BYTES = 10  # 80 bits, 16 characters
@@ -38,7 +38,6 @@ HASH = re.compile(rf"{SCHEME}\$(\d{{1,2}})\$(\d{{1,3}})\$(\d{{1,3}})\$([^$]+)\$(
 MAX_LABEL = 128
 MAX_MODELS = 256
 MAX_MODEL_NAME = 256
-MOST = 2**53  # whole numbers above it are not exact in JSON
 
 
 class TenantRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,11 +155,11 @@ def checked_tenant(record: TenantRecord) -> TenantRecord:
         )
     if not 0.001 <= record.weight <= 1000:
         raise InvalidRequest("A weight is 0.001 to 1000.", param="weight")
-    for field in Limits.__struct_fields__:
+    for field, most in BOUNDS.items():
         value = getattr(record.limits, field)
-        if value is not None and not 0 <= value <= MOST:
+        if value is not None and not 0 <= value <= most:
             raise InvalidRequest(
-                f"A limit is a whole number of 0 to {MOST}, or null for none.",
+                f"This limit is a whole number of 0 to {most}, or null for none.",
                 param=f"limits.{field}",
             )
     if len(record.models) > MAX_MODELS or not all(

@@ -40,7 +40,7 @@ class Bucket:
             self._was_at(self.used)
 
     def set_limit(self, limit: int) -> None:
-        """The limit (>= 1) from now on; what is held stays, within its bound.
+        """The limit (0: nothing fits) from now on; what is held stays, within its bound.
 
         To be called right after `drain`.
         """
@@ -55,7 +55,8 @@ class Bucket:
         """
         if count > self.limit:
             return None
-        return max(0, -(-(self.used + (count - self.limit) * UNIT) // self.limit))
+        over = self.used + (count - self.limit) * UNIT
+        return max(0, -(-over // max(1, self.limit)))
 
     def take(self, count: int) -> int:
         """Put in so many that fit; when that was, for `give_back`."""
@@ -95,7 +96,7 @@ class Bucket:
 
     def reset_ms(self) -> int:
         """Time until it is empty."""
-        return -(-self.used // self.limit)
+        return -(-self.used // max(1, self.limit))
 
     def _was_at(self, level: int) -> None:
         since = None

@@ -29,7 +29,7 @@ MAX_BUDGET = 10**15  # micros; with what is reserved still exact in Redis's numb
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one tenant may use; None: as much as there is."""
+    """What one tenant may use; None: as much as there is, 0: nothing."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None  # prompt and answer
@@ -56,9 +56,9 @@ def check_limits(limits: Limits, where: str) -> None:
     """Raises InvalidSetting that names the field for a limit that cannot be counted."""
     for name, most in BOUNDS.items():
         value = getattr(limits, name)
-        if value is not None and not 1 <= value <= most:
+        if value is not None and not 0 <= value <= most:
             raise InvalidSetting(
-                f"{where}.{name}", f"must be from 1 to {most}, or left out for none; got {value}"
+                f"{where}.{name}", f"must be from 0 to {most}, or left out for none; got {value}"
             )
 
 

@@ -99,7 +99,7 @@ class MemoryLimits:
         if per_minute is not None and (wait_ms := counts.requests.wait_ms(1)) != 0:
             return _denied(LimitKind.REQUESTS, wait_ms, per_minute, counts.standing(limits))
         if slots is not None and counts.num_slots(now_ms) >= slots:
-            wait_ms = int(SLOT_RETRY_S * 1000)
+            wait_ms = int(SLOT_RETRY_S * 1000) if slots else None
             return _denied(LimitKind.CONCURRENCY, wait_ms, slots, counts.standing(limits))
         counts.entered[claim.id] = None if per_minute is None else counts.requests.take(1)
         if slots is not None:

@@ -67,6 +67,8 @@ def denial(claim: Claim, denied: Denied, currency: str) -> RateLimited:
 
 
 def _of_requests(claim: Claim, denied: Denied, currency: str) -> str:
+    if denied.retry_after_s is None:
+        return f"No requests are allowed for {_who(claim)}: the limit is {denied.limit} a minute."
     return (
         f"Rate limit reached for {_who(claim)}: {denied.limit} requests a minute, all of them "
         f"used.{_when(denied)}"
@@ -89,6 +91,8 @@ def _of_tokens(claim: Claim, denied: Denied, currency: str) -> str:
 
 
 def _of_slots(claim: Claim, denied: Denied, currency: str) -> str:
+    if denied.retry_after_s is None:
+        return f"No requests are allowed for {_who(claim)}: {denied.limit} at the same time."
     return (
         f"Rate limit reached for {_who(claim)}: {denied.limit} requests at the same time, and as "
         "many are under way. Try again when one of them has ended."

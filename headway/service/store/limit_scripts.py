@@ -38,7 +38,10 @@ local now = clock(ARGV[1])
 )
 
 _BUCKET = """
-local function ceiling(number, by) return math.floor((number + by - 1) / by) end
+local function ceiling(number, by)
+  by = math.max(1, by)
+  return math.floor((number + by - 1) / by)
+end
 
 local function was_at(bucket, level)
   local since = nil
@@ -86,7 +89,7 @@ end
 local function limited(key, field, limit)
   if not limit then return nil end
   local bucket = read(key, field)
-  local changed = bucket.limit ~= limit and bucket.used > 0
+  local changed = bucket.limit ~= limit
   bucket.limit = limit
   bucket.used = math.min(bucket.used, HELD * UNIT * limit)
   was_at(bucket, bucket.used)
@@ -198,6 +201,7 @@ if requests then
 end
 if slots then
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', whole(now))
+  if slots == 0 then return answer(3, -1) end
   if redis.call('ZCARD', KEYS[2]) >= slots then return answer(3, SLOT_RETRY) end
 end
 local entered = '-'

@@ -57,8 +57,8 @@ class _Share:
 
     def of(self, limit: int | None) -> int | None:
         """Of one limit; never nothing of something."""
-        if limit is None:
-            return None
+        if not limit:
+            return limit
         if self._fixed is not None:
             return max(1, int(limit * self._fixed))
         return max(1, limit // self.num_gateways)
@@ -231,7 +231,7 @@ class SharedLimits:
             requests_per_minute=self._share.of(whole.requests_per_minute),
             tokens_per_minute=self._share.of(whole.tokens_per_minute),
             concurrent_requests=self._share.of(whole.concurrent_requests),
-            monthly_budget=self._share.of(left) if left else left,
+            monthly_budget=self._share.of(left),
         )
         tokens, most = claim.tokens, limits.tokens_per_minute
         if most is not None and tokens <= (whole.tokens_per_minute or 0):

@@ -79,6 +79,14 @@ def test_what_no_waiting_grants_is_not_to_be_tried_again() -> None:
     assert "retry-after" not in headers
 
 
+@pytest.mark.parametrize("kind", [LimitKind.REQUESTS, LimitKind.CONCURRENCY])
+def test_who_may_do_nothing_is_not_told_to_wait(kind: LimitKind) -> None:
+    message, headers, _ = told(kind, None, 0)
+    assert message.startswith("No requests are allowed for tenant 'acme'")
+    assert headers["x-should-retry"] == "false"
+    assert "retry-after" not in headers
+
+
 def test_a_budget_says_when_its_month_ends_and_clients_do_not_insist() -> None:
     message, headers, kind = told(LimitKind.BUDGET, 86_400.0, 5_000_000)
     assert "5.00 EUR a calendar month" in message

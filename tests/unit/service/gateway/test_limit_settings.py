@@ -41,7 +41,7 @@ def test_a_tenants_own_limits_come_before_those_of_its_name_and_of_everybody() -
         ({"redis_timeout": 0.0}, "redis_timeout"),
         ({"outage_share": 1.5}, "outage_share"),
         ({"reserve_tokens": 0}, "reserve_tokens"),
-        ({"default": {"requests_per_minute": 0}}, r"default\.requests_per_minute"),
+        ({"default": {"requests_per_minute": -1}}, r"default\.requests_per_minute"),
         ({"tenants": {"a b": {}}}, "tenants"),
         ({"tenants": {"a": {"monthly_budget": -1}}}, r"tenants\.a\.monthly_budget"),
     ],
