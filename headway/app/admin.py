@@ -67,7 +67,8 @@ def _desk(chosen: argparse.Namespace) -> Iterator[Desk]:
     if chosen.url is not None:
         if not settings.gateway.admin_key:
             raise InvalidSetting("--admin-key", "is needed for --url (or HEADWAY_ADMIN_KEY)")
-        yield HttpDesk(chosen.url, settings.gateway.admin_key[0])
+        with contextlib.closing(HttpDesk(chosen.url, settings.gateway.admin_key[0])) as desk:
+            yield desk
         return
     stores = open_stores(settings)
     try:

@@ -52,6 +52,15 @@ class LoadedWeights(Protocol):
         ...
 
 
+def served_card(card: ModelCard, engine: EngineSettings) -> ModelCard:
+    """The card for the contexts that are served: what is rotated may depend on how long they are.
+
+    Settled before memory is measured, so that "auto" counts as the model's whole context.
+    """
+    asked = engine.max_model_len
+    return card.for_context(asked if isinstance(asked, int) else card.context_length)
+
+
 def assemble(
     model_file: ModelFile,
     engine: ResolvedEngine,

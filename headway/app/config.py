@@ -3,8 +3,12 @@
 import argparse
 import os
 
+from headway.app.fleet import served_names
+from headway.app.sections import check_against, keys_of
 from headway.app.settings import Settings, merge_models
+from headway.core.route.table import PoolFacts
 from headway.core.tenancy.limits import UNLIMITED
+from headway.service.loaders.builtin import BUILTIN
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,31 +26,46 @@ def run(chosen: argparse.Namespace) -> int:
     The environment counts as for `headway serve`. Model files are not opened.
     """
     models = merge_models({}, os.environ, chosen.file)
-    print(summary(chosen.file or os.environ.get("HEADWAY_CONFIG"), models))
+    settings = models[0]
+    pools = [PoolFacts(names=expected_names(each)) for each in models]
+    check_against(pools, settings.routes, settings.prices, settings.file)
+    keys_of(settings.tenants)
+    print(summary(settings.file, models))
     return 0
 
 
-def summary(file: str | None, models: tuple[Settings, ...]) -> str:
+def expected_names(settings: Settings) -> tuple[str, ...]:
+    """What a model will be called, as far as that is known without its file."""
+    if settings.upstream is not None:
+        return settings.upstream.names
+    if settings.served_model_name:
+        return settings.served_model_name
+    return served_names(settings, settings.model or BUILTIN.file_name)
+
+
+def summary(file: str, models: tuple[Settings, ...]) -> str:
     """What was understood, a line each."""
+    settings = models[0]
     lines = [f"{file or 'the environment alone'}: fine"]
-    for settings in models:
-        names = ", ".join(settings.served_model_name) or "named by its file"
-        lines.append(f"  model {settings.model or '(built in)'}: {names}")
-    if keys := len(models[0].gateway.tenant):
-        lines.append(f"  {keys} keys of tenants")
-    lines += _of_limits(models[0])
-    return "\n".join(lines)
-
-
-def _of_limits(settings: Settings) -> list[str]:
-    rates, prices = settings.rate_limits, settings.prices
-    where = "this process" if rates.redis_url is None else "Redis"
-    lines = []
+    for each in models:
+        by = each.model or "(built in)"
+        if each.upstream is not None:
+            by = f"at {', '.join(each.upstream.urls)} ({each.upstream.kind})"
+        lines.append(f"  model {by}: {', '.join(expected_names(each))}")
+    if settings.routes is not None:
+        names = [route.name for route in settings.routes.names]
+        names += [settings.routes.auto.name] if settings.routes.auto is not None else []
+        lines.append(f"  routes: {', '.join(names) or 'none of their own'}")
+    tenants = [entry.name for entry in settings.tenants]
+    if tenants or settings.gateway.tenant:
+        lines.append(f"  tenants: {len(tenants)} in the file, {len(settings.gateway.tenant)} by --tenant")
+    rates = settings.rate_limits
     if rates.tenants or rates.default != UNLIMITED:
         others = "none of their own" if rates.default == UNLIMITED else "those of `default`"
+        where = "this process" if rates.redis_url is None else "Redis"
         lines.append(
             f"  limits of {len(rates.tenants)} tenants, others have {others}; counted in {where}"
         )
-    if prices.models:
-        lines.append(f"  prices of {len(prices.models)} models in {prices.currency}")
-    return lines
+    if settings.prices.models:
+        lines.append(f"  prices in {settings.prices.currency}: {', '.join(settings.prices.models)}")
+    return "\n".join(lines)

@@ -1,13 +1,15 @@
 """A replica that computes with NumPy and Numba: the default on CPUs, without torch."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from headway.app.assembly import GIB, assemble, loaded, resolve_engine
+from headway.app.assembly import GIB, assemble, loaded, resolve_engine, served_card
+from headway.app.head_tensors import Divided, divided
 from headway.compute.cpu.conversion import packed_type
 from headway.compute.cpu.executor import CpuExecutor
 from headway.compute.cpu.host_tier import HostMemory
 from headway.compute.cpu.loading import load_model
+from headway.compute.cpu.pack import FORMAT_OF
 from headway.compute.cpu.sampler import warm_up
 from headway.compute.cpu.settings import CpuSettings, Quantization
 from headway.core.base.clock import Clock
@@ -21,7 +23,6 @@ from headway.service.loaders.model_files import open_model
 from headway.service.replica.server import Loaded
 from headway.service.wire.spec import Launch, ReplicaSpec
 
-HEADS = ("token_embd.weight", "output.weight")
 BYTES_PER_VALUE = {"Q8_0": 34 / 32, "Q4_1": 20 / 32, "F32": 4, "F16": 4}  # F16 becomes float32
 
 
@@ -32,9 +33,10 @@ def load_cpu(launch: Launch, progress: Callable[[LoadProgress], None], clock: Cl
     check(spec.engine, spec.card)  # before anything is read
     settings = cpu_settings(spec)
     model_file = open_model(spec.model_path)
-    refuse_too_big(bytes_needed(model_file.tensors, settings), available_bytes())
+    matrices = divided(model_file.tensors, is_tied=model_file.card.is_head_tied)
+    refuse_too_big(bytes_needed(matrices, settings), available_bytes())
     model = load_model(
-        model_file.card,
+        served_card(model_file.card, spec.engine),
         settings,
         lambda done, total: progress(LoadProgress(stage="weights", done=done, total=total)),
     )
@@ -66,25 +68,38 @@ def cpu_settings(spec: ReplicaSpec) -> CpuSettings:
     )
 
 
-def bytes_needed(tensors: Iterable[TensorEntry], settings: CpuSettings) -> int:
+def bytes_needed(tensors: Divided, settings: CpuSettings) -> int:
     """Memory for the weights, as they will be packed."""
     quantization = Quantization(settings.quantization)
-    return sum(_packed_bytes(tensor, quantization) for tensor in tensors)
+    needed = sum(_packed_bytes(tensor, quantization, is_head=False) for tensor in tensors.others)
+    head, embedding = tensors.head, tensors.embedding
+    if head is not None:
+        needed += _packed_bytes(head, quantization, is_head=True)
+    if embedding is not None and not _is_read_from(head, embedding, quantization):
+        needed += embedding.num_bytes  # its rows stay as they are in the file
+    return needed
 
 
-def _packed_bytes(tensor: TensorEntry, quantization: Quantization) -> int:
+def _packed_bytes(tensor: TensorEntry, quantization: Quantization, *, is_head: bool) -> int:
     if len(tensor.shape) < 2:
         return tensor.num_bytes
-    kind = packed_type(
-        tensor.type_name,
-        tensor.name,
-        tensor.shape[0],  # GGUF's order
-        quantization,
-        is_head=tensor.name.endswith((*HEADS, "embed_tokens.weight", "lm_head.weight")),
-    )
+    kind = _kind(tensor, quantization, is_head=is_head)
     if kind == tensor.type_name and kind != "F16":
         return tensor.num_bytes
     return int(math.prod(tensor.shape) * BYTES_PER_VALUE[kind])
+
+
+def _is_read_from(
+    head: TensorEntry | None, embedding: TensorEntry, quantization: Quantization
+) -> bool:
+    """Whether the packed head still has the embedding's own numbers."""
+    kind = FORMAT_OF[_kind(embedding, quantization, is_head=True)]
+    return head is embedding and kind is FORMAT_OF.get(embedding.type_name)
+
+
+def _kind(tensor: TensorEntry, quantization: Quantization, *, is_head: bool) -> str:
+    num_inputs = tensor.shape[0]  # GGUF's order
+    return packed_type(tensor.type_name, tensor.name, num_inputs, quantization, is_head=is_head)
 
 
 def refuse_too_big(weight_bytes: int, free_bytes: int | None) -> None:

@@ -7,15 +7,16 @@ from pathlib import Path
 
 import msgspec
 
+from headway.app.head_tensors import divided
 from headway.app.settings import Settings, replica_spec
 from headway.core.base.errors import InvalidSetting, StartError
 from headway.core.base.model_card import ModelCard
 from headway.core.base.units import blocks_for
 from headway.core.engine.settings import AUTO, DEFAULT_MEMORY_SHARE, check
 from headway.core.fleet.budget import Need, divide
-from headway.core.route.table import PoolFacts
-from headway.core.route.table import check as check_table
-from headway.service.loaders.model_files import ModelFile
+from headway.service.loaders.gguf_header import TensorEntry
+from headway.service.loaders.model_files import ModelFile, SamplingDefaults
+from headway.service.upstream.settings import UpstreamSettings
 from headway.service.wire.spec import ReplicaSpec
 
 QUANT_SUFFIX = re.compile(r"[.-](I?Q\d\w*|B?F16|F32)$", re.IGNORECASE)
@@ -35,6 +36,8 @@ class OpenedModel:
         self.names = served_names(settings, model_file.path)
         self.card: ModelCard = model_file.card
         self.weight_bytes = weight_bytes(model_file, settings)
+        is_own = settings.generation_config == AUTO
+        self.sampling = model_file.sampling if is_own else SamplingDefaults()
         self._model_file: ModelFile | None = model_file
 
     @property
@@ -81,8 +84,11 @@ def about(model: OpenedModel, error: StartError) -> StartError:
     return StartError(f"{model.where}: {error.message}") if model.where else error
 
 
-def check_names(models: Sequence[OpenedModel]) -> None:
-    """Raise InvalidSetting where two models have a name in common."""
+def check_names(models: Sequence[OpenedModel], others: Sequence[UpstreamSettings] = ()) -> None:
+    """Raise InvalidSetting where two models have a name in common.
+
+    others  models that other servers answer for
+    """
     taken: dict[str, str] = {}
     for model in models:
         for name in model.names:
@@ -91,14 +97,15 @@ def check_names(models: Sequence[OpenedModel]) -> None:
                     f"{model.where}: served_model_name",
                     f"{name!r} is a name of {taken[name]} too; give each model its own",
                 )
-        taken |= dict.fromkeys(model.names, model.where)
-
-
-def check_routes(models: Sequence[OpenedModel]) -> None:
-    """Raise InvalidSetting where the routes do not fit the models."""
-    routes = models[0].settings.routes
-    if routes is not None:
-        check_table(routes, [PoolFacts(names=model.names) for model in models])
+        taken |= dict.fromkeys(model.names, model.where or "the model")
+    for other in others:
+        for name in other.names:
+            if name in taken:
+                raise InvalidSetting(
+                    "models: upstream.name",
+                    f"{name!r} is a name of {taken[name]} too; give each model its own",
+                )
+        taken |= dict.fromkeys(other.names, f"another upstream ({other.urls[0]})")
 
 
 def fitted(models: Sequence[OpenedModel], free: int | None) -> None:
@@ -126,16 +133,26 @@ def weight_bytes(model_file: ModelFile, settings: Settings) -> int:
         each = TORCH_BYTES.get(settings.executor.dtype, 4)
         return sum(prod(tensor.shape) for tensor in model_file.tensors) * each
     quantization = settings.cpu.quantization
-    total = 0.0
-    for tensor in model_file.tensors:
-        values = prod(tensor.shape)
-        if len(tensor.shape) < 2 or tensor.type_name in AS_IN_FILE:
-            total += tensor.num_bytes
-        elif quantization == "none":  # float16 is computed with as float32
-            total += max(tensor.num_bytes, values * 4 if tensor.type_name == "F16" else 0)
-        else:
-            total += values * (FOUR_BITS if quantization == "int4" else EIGHT_BITS)
+    others, embedding, head = divided(model_file.tensors, is_tied=model_file.card.is_head_tied)
+    total = sum(_packed_bytes(tensor, quantization) for tensor in others)
+    if head is not None:  # never cut to 4 bits
+        total += _packed_bytes(head, "none" if quantization == "none" else AUTO)
+    if embedding is not None and (embedding is not head or _changes(embedding, quantization)):
+        total += embedding.num_bytes  # its rows stay as they are in the file
     return int(total)
+
+
+def _packed_bytes(tensor: TensorEntry, quantization: str) -> float:
+    values = prod(tensor.shape)
+    if len(tensor.shape) < 2 or tensor.type_name in AS_IN_FILE:
+        return tensor.num_bytes
+    if quantization == "none":  # float16 is computed with as float32
+        return max(tensor.num_bytes, values * 4 if tensor.type_name == "F16" else 0)
+    return values * (FOUR_BITS if quantization == "int4" else EIGHT_BITS)
+
+
+def _changes(tensor: TensorEntry, quantization: str) -> bool:
+    return quantization != "none" and tensor.type_name not in AS_IN_FILE
 
 
 def _need(model: OpenedModel) -> Need:

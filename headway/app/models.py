@@ -10,11 +10,12 @@ import msgspec
 from platformdirs import user_cache_path
 
 from headway.app.model_source import locate
-from headway.core.base.errors import HeadwayError, StartError
+from headway.core.base.errors import HeadwayError, ModelFileError, StartError
 from headway.core.base.units import blocks_for
 from headway.service.control.memory import available_bytes
 from headway.service.loaders.builtin import BUILTIN, fetch_builtin
 from headway.service.loaders.gguf_header import read_header
+from headway.service.loaders.hub_cache import cached_models, cached_path
 from headway.service.loaders.hub_choice import read_reference
 from headway.service.loaders.model_files import open_model
 from headway.service.loaders.progress import ConsoleProgress
@@ -28,15 +29,20 @@ SCALE_BYTES = 4.0  # of each head of a position, with K and V in 8 bits
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """One model file of the list; `problem` says why it cannot be served."""
+    """One model of the list; `problem` says why it cannot be served."""
 
-    name: str
-    path: str
+    name: str  # what --model takes
+    path: str | None  # None: it is not whole here
     is_here: bool
+    is_of_hub: bool = False
     file_bytes: int = 0
     architecture: str | None = None
     parameters: int = 0
     context_length: int = 0
+    kv_bytes_a_token: int = 0  # as bfloat16
+    licence: str | None = None
+    has_template: bool = False
+    fits: bool | None = None  # its weights into the memory that is free now; None: unknown
     problem: str | None = None
 
 
@@ -63,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The verbs and their options."""
     verbs = parser.add_subparsers(dest="verb", required=True)
     for name, text in (
-        ("list", "the models in the cache folder"),
+        ("list", "the models in the cache folders, those of hubs too"),
         ("pull", "download a model now, and check it"),
         ("show", "what a model's file holds and what it needs"),
     ):
@@ -72,7 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if name == "show":
             verb.add_argument(
                 "model", nargs="?", default=BUILTIN_NAME, metavar="MODEL",
-                help=f"a GGUF file, folder, name from the list, or {BUILTIN_NAME} (the default)",
+                help="a GGUF file, a folder, a name or a hub's id from the list, or "
+                f"{BUILTIN_NAME} (the default)",
             )  # fmt: skip
         if name == "pull":
             verb.add_argument(
@@ -90,8 +97,9 @@ def run(chosen: argparse.Namespace) -> int:
     if chosen.verb == "pull":
         print(pull(chosen.model, folder))
     elif chosen.verb == "list":
-        found = models_in(folder)
-        print(_json(found) if chosen.json else listing(found, folder))
+        hubs = hub_cache()
+        found = [*models_in(folder), *models_of_hubs(hubs)]
+        print(_json(found) if chosen.json else listing(found, folder, hubs))
     else:
         shown = show(_path_of(chosen.model, folder))
         print(_json(shown) if chosen.json else telling(shown))
@@ -127,8 +135,30 @@ def models_in(folder: Path) -> list[Found]:
     return [_found(path) for path in sorted(paths)]
 
 
+def hub_cache() -> Path:
+    """Where models of hubs lie."""
+    # Here and not above: the hub's library takes a quarter of a second.
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE).expanduser()
+
+
+def models_of_hubs(folder: Path) -> list[Found]:
+    """Every model of a hub's cache, by its id."""
+    found = []
+    for reference, path, problem in cached_models(folder):
+        if path is None:
+            found.append(
+                Found(name=str(reference), path=None, is_here=True, is_of_hub=True, problem=problem)
+            )
+        else:
+            each = _found(Path(path))
+            found.append(msgspec.structs.replace(each, name=str(reference), is_of_hub=True))
+    return found
+
+
 def show(path: str) -> Shown:
-    """Read one file's header; raises ModelFileError."""
+    """Read one file's header, or a folder's; raises ModelFileError."""
     file = open_model(path)
     card = file.card
     scale = SCALE_BYTES / card.head_dim
@@ -159,20 +189,27 @@ def show(path: str) -> Shown:
     )
 
 
-def listing(found: list[Found], folder: Path) -> str:
+def listing(found: list[Found], folder: Path, hubs: Path) -> str:
     """The list for people."""
-    lines = [f"models in {folder}:"]
-    for each in found:
-        if not each.is_here:
-            lines.append(f"  {each.name}  not downloaded yet: `headway models pull`")
-        elif each.problem is not None:
-            lines.append(f"  {each.name}  cannot be served: {each.problem}")
-        else:
-            lines.append(
-                f"  {each.name}  {each.architecture}, {_count(each.parameters)} parameters, "
-                f"{_size(each.file_bytes)}, {each.context_length:,} tokens of context"
-            )
+    lines = [f"models in {folder}:", *(_line(each) for each in found if not each.is_of_hub)]
+    of_hubs = [_line(each) for each in found if each.is_of_hub]
+    if of_hubs:
+        lines += [f"models of a hub in {hubs}:", *of_hubs]
     return "\n".join(lines)
+
+
+def _line(each: Found) -> str:
+    if not each.is_here:
+        return f"  {each.name}  not downloaded yet: `headway models pull`"
+    if each.problem is not None:
+        return f"  {each.name}  cannot be served: {each.problem}"
+    remarks = "" if each.has_template else "; no chat template"
+    remarks += "; its weights are more than the memory that is free" if each.fits is False else ""
+    return (
+        f"  {each.name}  {each.architecture}, {_count(each.parameters)} parameters, "
+        f"{_size(each.file_bytes)}, {each.context_length:,} tokens of context, "
+        f"{each.kv_bytes_a_token:,} bytes of KV a token{remarks}"
+    )
 
 
 def telling(shown: Shown) -> str:
@@ -230,10 +267,11 @@ def _found(path: Path) -> Found:
     try:
         file = open_model(str(path))
     except HeadwayError as error:
-        size = path.stat().st_size
+        size = _bytes_of(path)
         return Found(
             name=path.name, path=str(path), is_here=True, file_bytes=size, problem=error.message
         )
+    free = available_bytes()
     return Found(
         name=path.name,
         path=str(path),
@@ -242,7 +280,17 @@ def _found(path: Path) -> Found:
         architecture=file.card.architecture,
         parameters=sum(prod(tensor.shape) for tensor in file.tensors),
         context_length=file.card.context_length,
+        kv_bytes_a_token=file.card.kv_bytes_per_token(2.0),
+        licence=_licence(path),
+        has_template=bool(file.chat_template),
+        fits=None if free is None else file.weight_bytes <= free,
     )
+
+
+def _bytes_of(path: Path) -> int:
+    """Of a file, or of all files of a folder."""
+    files = [path] if path.is_file() else [each for each in path.iterdir() if each.is_file()]
+    return sum(each.stat().st_size for each in files)
 
 
 def _path_of(model: str, folder: Path) -> str:
@@ -252,7 +300,15 @@ def _path_of(model: str, folder: Path) -> str:
             raise StartError("the built-in model is not here yet; get it: headway models pull")
         return str(path)
     named = folder / model
-    return str(named if "/" not in model and named.exists() else Path(model))
+    if "/" not in model and named.exists():
+        return str(named)
+    reference = None if Path(model).exists() else read_reference(model)
+    if reference is None:
+        return model
+    try:
+        return cached_path(reference, hub_cache())
+    except ModelFileError as error:
+        raise StartError(f"{error.message}; get it: headway models pull {model}") from None
 
 
 def _json(value: object) -> str:

@@ -42,6 +42,14 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("cache-dir", "", text, "Folder for downloaded models", default="the user's cache"),
     Option(
+        "generation-config",
+        "",
+        one_of("auto", "none"),
+        "What a request's open sampling fields mean: auto is what the model's makers set in "
+        "generation_config.json or in the GGUF file, told at start and in /v1/models; none is the "
+        "API's own defaults",
+    ),
+    Option(
         "log-level", "", one_of("debug", "info", "warning", "error"), "Least level that is logged"
     ),
     Option("log-json", "", switch, "Log lines as JSON objects", is_switch=True),
@@ -252,7 +260,7 @@ OF_A_MODEL = frozenset(
     option.key
     for option in OPTIONS
     if option.section in {"executor", "cpu", "engine", "residency", "pool"}
-    or option.key in {"model", "served_model_name", "executor"}
+    or option.key in {"model", "served_model_name", "executor", "generation_config"}
 )
 BY_KEY = {option.key: option for option in OPTIONS}
 BY_VARIABLE = {option.variable: option for option in OPTIONS}

@@ -4,13 +4,23 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from headway.app.document import Document, read_document
-from headway.app.entries import MODELS, Values, did_you_mean, entries_of, entry_of_text, read_option
+from headway.app.entries import (
+    MODELS,
+    UPSTREAM,
+    Values,
+    did_you_mean,
+    entries_of,
+    entry_of_text,
+    read_option,
+)
 from headway.app.option import Option, Value
 from headway.app.options import BY_KEY, BY_VARIABLE
+from headway.app.sections import RATE_LIMITS, Sections, TenantEntry, read_sections
 from headway.compute.cpu.settings import CpuChoices
 from headway.compute.gpu.runner.settings import ExecutorSettings
 from headway.core.base.errors import InvalidSetting
@@ -18,22 +28,20 @@ from headway.core.base.model_card import ModelCard
 from headway.core.engine.settings import EngineSettings
 from headway.core.fleet.residency import ResidencySettings
 from headway.core.route.table import RoutesSettings
-from headway.core.tenancy.price import PriceSettings, check_prices
+from headway.core.tenancy.price import PriceSettings
 from headway.service.control.health import SupervisorSettings
 from headway.service.control.replica_set import ReplicaSetSettings
 from headway.service.gateway.jwt_settings import JwtSettings
-from headway.service.gateway.limit_settings import RateLimitSettings, check_rate_limits
+from headway.service.gateway.limit_settings import RateLimitSettings
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.openai.limits import ApiLimits
 from headway.service.store.ledger_settings import LedgerSettings
 from headway.service.store.settings import StoreSettings
+from headway.service.upstream.settings import UpstreamSettings
 from headway.service.wire.spec import ReplicaSpec
 
 # Kubernetes puts such variables into every pod beside a service named "headway".
 SERVICE_LINK = re.compile(r"HEADWAY_(.+_)?(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP)(_.*)?)?)")
-JWT = "jwt"  # key of a section in a file
-ROUTES = "routes"  # key of a section in a file
-RATE_LIMITS, PRICES = "rate_limits", "prices"  # the same
 OTHER_VARIABLES = frozenset({"HEADWAY_CONFIG"})
 OTHER_PREFIXES = ("HEADWAY_TEST_", "HEADWAY_BENCH_")
 
@@ -45,6 +53,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     served_model_name: tuple[str, ...] = ()
     cache_dir: str | None = None
     executor_choice: str = "auto"  # "cpu", "torch", or auto: the one that fits
+    generation_config: str = "auto"  # "none": no sampling defaults of the model's makers
     log_level: str = "info"
     log_json: bool = False
     seed: int | None = None
@@ -59,9 +68,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     supervisor: SupervisorSettings = SupervisorSettings()
     store: StoreSettings = StoreSettings()
     ledger: LedgerSettings = LedgerSettings()
-    jwt: JwtSettings | None = None  # a section of the file
-    routes: RoutesSettings | None = None  # a section of the file
-    prices: PriceSettings = PriceSettings()  # a section of the file
+    upstream: UpstreamSettings | None = None  # other servers answer for this model, and no engine
+    # Sections of the file, and its path for messages about them.
+    jwt: JwtSettings | None = None
+    routes: RoutesSettings | None = None
+    prices: PriceSettings = PriceSettings()
+    tenants: tuple[TenantEntry, ...] = ()
+    file: str = ""
 
 
 STRUCTS: Mapping[str, type[msgspec.Struct]] = {
@@ -115,10 +128,8 @@ def merge_models(
             raise InvalidSetting(
                 document.where("model"), f"stands beside {MODELS}; put it into that list"
             )
-    jwt = document.convert(JWT, JwtSettings) if JWT in content else None
-    routes = document.convert(ROUTES, RoutesSettings) if ROUTES in content else None
-    rates, prices = _rate_limits(document), _prices(document)
-    values = _from_file(document)
+    sections = read_sections(document)
+    values: Values = {**_from_file(document)}
     values |= _from_environment(environment)
     for key, raw in flags.items():
         option = BY_KEY[key]
@@ -132,23 +143,7 @@ def merge_models(
         raise InvalidSetting(
             "served_model_name", "names one model, and there are several; give each its own"
         )
-    trees = [_build(values | entry) for entry in entries or [{}]]
-    url = trees[0].rate_limits.redis_url or rates.redis_url
-    rates = msgspec.structs.replace(rates, redis_url=url)
-    sections = {"jwt": jwt, "routes": routes, "rate_limits": rates, "prices": prices}
-    return tuple(msgspec.structs.replace(tree, **sections) for tree in trees)
-
-
-def _rate_limits(document: Document) -> RateLimitSettings:
-    rates = document.convert(RATE_LIMITS, RateLimitSettings)
-    check_rate_limits(rates, document.where(RATE_LIMITS))
-    return rates
-
-
-def _prices(document: Document) -> PriceSettings:
-    prices = document.convert(PRICES, PriceSettings)
-    check_prices(prices, document.where(PRICES))
-    return prices
+    return tuple(_build({**values, **entry}, sections, document.path) for entry in entries or [{}])
 
 
 def _named(flags: Mapping[str, object], environment: Mapping[str, str]) -> list[Values]:
@@ -166,13 +161,25 @@ def default_of(option: Option) -> object:
     return getattr(STRUCTS[option.section](), option.field)
 
 
-def _build(values: Mapping[str, Value]) -> Settings:
-    parts: dict[str, dict[str, Value]] = {section: {} for section in STRUCTS}
+def _build(values: Values, more: Sections, file: str) -> Settings:
+    parts: dict[str, dict[str, Any]] = {section: {} for section in STRUCTS}
     for key, value in values.items():
+        if key == UPSTREAM:
+            parts[""][UPSTREAM] = value
+            continue
         option = BY_KEY[key]
         parts[option.section][option.field] = value
-    sections = {name: msgspec.convert(parts[name], kind) for name, kind in STRUCTS.items() if name}
-    return msgspec.convert({**parts[""], **sections}, Settings)
+    limits = msgspec.structs.replace(more.rate_limits, **parts.pop(RATE_LIMITS))
+    sections = {name: msgspec.convert(each, STRUCTS[name]) for name, each in parts.items() if name}
+    return msgspec.structs.replace(
+        msgspec.convert({**parts[""], **sections}, Settings),
+        rate_limits=limits,
+        jwt=more.jwt,
+        routes=more.routes,
+        prices=more.prices,
+        tenants=more.tenants,
+        file=file,
+    )
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Value]:

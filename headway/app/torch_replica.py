@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from headway.app.assembly import GIB, assemble, loaded, resolve_engine
+from headway.app.assembly import GIB, assemble, loaded, resolve_engine, served_card
 from headway.compute.gpu.runner.executor import GpuExecutor
 from headway.compute.gpu.runner.loading import LoadedModel, load_model
 from headway.compute.gpu.runner.settings import (
@@ -36,7 +36,7 @@ def load_torch(launch: Launch, progress: Callable[[LoadProgress], None], clock: 
         shapes = [tensor.shape for tensor in model_file.tensors]
         refuse_too_big(shapes, settings.dtype, available_bytes())
     model = load_model(
-        model_file.card,
+        served_card(model_file.card, spec.engine),
         settings,
         lambda done, total: progress(LoadProgress(stage="weights", done=done, total=total)),
     )

@@ -1,5 +1,6 @@
 """Servers for the end-to-end tests; after each test the shared one must be alive and clean."""
 
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -41,17 +42,23 @@ def server(shared_server: Server, probe_text: str) -> Iterator[Server]:
 
 
 @pytest.fixture
-def start(tmp_path: Path, smollm2_path: str) -> Iterator[Callable[..., Server]]:
-    """Starts servers with options of a test's own, and stops them."""
+def start_model(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Starts servers of a model with options of a test's own, and stops them."""
     started: list[Server] = []
 
-    def start_one(*options: str, wait: bool = True) -> Server:
-        folder = tmp_path / str(len(started))
+    def start_one(model: str, *options: str, wait: bool = True) -> Server:
+        folder = tmp_path / f"server{len(started)}"
         folder.mkdir()
-        server = Server(folder, smollm2_path, *options)
+        server = Server(folder, model, *options)
         started.append(server)
         return server.wait_ready() if wait else server
 
     yield start_one
     for server in started:
         server.stop()
+
+
+@pytest.fixture
+def start(start_model: Callable[..., Server], smollm2_path: str) -> Callable[..., Server]:
+    """The same with the built-in model."""
+    return functools.partial(start_model, smollm2_path)

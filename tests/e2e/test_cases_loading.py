@@ -1,5 +1,6 @@
 """Models that cannot be served: the program says why in one line, and ends."""
 
+import json
 import socket
 import subprocess
 import sys
@@ -8,8 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from tests.e2e.server import SLOWNESS
+from tests.folder_models import served_folder
 from tests.unit.service.loaders.folder_samples import write_folder
 
 SHARD = "model-00002-of-00002.safetensors"
@@ -35,6 +38,21 @@ def with_a_shard_that_lacks_a_tensor(folder: Path) -> Path:
     return folder
 
 
+def with_a_template_that_loops(folder: Path) -> Path:
+    write_folder(folder)
+    loop = "{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}"
+    (folder / "chat_template.jinja").write_text(loop)
+    return folder
+
+
+def with_a_tokenizer_of_another_model(folder: Path) -> Path:
+    write_folder(folder)
+    form = json.loads((folder / "tokenizer.json").read_text())
+    form["added_tokens"].append({"id": 999_999, "content": "<more>", "special": True})
+    (folder / "tokenizer.json").write_text(json.dumps(form))
+    return folder
+
+
 @pytest.mark.parametrize(
     ("make", "named"),
     [
@@ -42,6 +60,8 @@ def with_a_shard_that_lacks_a_tensor(folder: Path) -> Path:
         (empty, "config.json"),
         (called_a_file, "x.safetensors"),
         (with_a_shard_that_lacks_a_tensor, "model.layers.1."),
+        (with_a_template_that_loops, "m: its chat template loops"),
+        (with_a_tokenizer_of_another_model, "tokenizer.json: gives token '<more>' the id 999999"),
     ],
 )
 def test_weights_loading_03_what_is_missing_is_named_before_the_port_answers(
@@ -51,12 +71,34 @@ def test_weights_loading_03_what_is_missing_is_named_before_the_port_answers(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     began = time.monotonic()
-    found = subprocess.run(
-        [sys.executable, "-m", "headway.app.cli", "serve", "--port", str(port),
-         "--model", str(make(tmp_path / "m"))],
-        capture_output=True, text=True, timeout=120 * SLOWNESS, check=False,
-    )  # fmt: skip
+    found = serve(make(tmp_path / "m"), port)
     assert found.returncode == 2
     assert time.monotonic() - began < 5 * SLOWNESS
     assert named in found.stderr.splitlines()[-1]
     assert "is ready" not in found.stdout
+
+
+def test_weights_loading_03_a_wrong_shape_is_named_by_its_file_and_its_tensor(
+    tmp_path: Path,
+) -> None:
+    folder = Path(served_folder(tmp_path / "m"))
+    name = "model.layers.1.mlp.down_proj.weight"
+    where = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"][name]
+    arrays = dict(load_file(folder / where))
+    arrays[name] = arrays[name][:, :32].copy()
+    save_file(arrays, folder / where)
+    found = serve(folder, 0)
+    assert found.returncode == 2
+    last = found.stderr.splitlines()[-1]
+    assert f"{folder / where}: tensor {name} has shape (64, 32), but the model needs (64, 96)" in (
+        last
+    )
+
+
+def serve(model: Path, port: int) -> "subprocess.CompletedProcess[str]":
+    """A server that is expected to end by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "headway.app.cli", "serve", "--port", str(port),
+         "--model", str(model)],
+        capture_output=True, text=True, timeout=120 * SLOWNESS, check=False,
+    )  # fmt: skip

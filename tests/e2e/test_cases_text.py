@@ -1,10 +1,11 @@
 """Users' failures around text: detokenizing, stops, usage, logprobs, templates."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.e2e.server import Server, finish_reasons, strict_json, text_of
+from tests.e2e.server import PROBE, Server, finish_reasons, strict_json, text_of
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 USER_HI = [{"role": "user", "content": "Hi"}]
@@ -173,6 +174,32 @@ def test_utf8_detok_04_odd_characters_in_the_prompt(server: Server) -> None:
         CHAT, {"messages": [{"role": "user", "content": "a\u0004b"}], "max_tokens": 1}
     )
     assert control.status_code in (200, 400)
+
+
+def test_utf8_detok_03_no_copy_of_a_text_is_cut_within_a_character(
+    start: Callable[..., Server],
+) -> None:
+    server = start("--log-level", "debug", "--kv-cache-memory-bytes", "256M")
+    before = server.complete(**PROBE)["choices"][0]["text"]
+    for length in range(990, 1011):
+        text = "x" * length + "你" * 4
+        assert server.complete(text, max_tokens=1)["usage"]["completion_tokens"] == 1
+    # Limits of what is repeated: names of models, of fields, of requests, of users.
+    for length in (*range(60, 67), *range(76, 83), *range(124, 130)):
+        text = "x" * length + "你" * 4
+        unknown = server.post("/v1/completions", {"prompt": "Hi", "model": text})
+        assert unknown.status_code == 404
+        assert strict_json(unknown.content)["error"]["param"] == "model"
+        raw = {"X-Request-Id": text.encode()}
+        body = {"prompt": "Hi", "max_tokens": 1, text: 1, "user": text}
+        told = server.post("/v1/completions", body, headers=raw)
+        assert told.status_code == 200
+        assert told.headers["x-request-id"] == ("x" * length)[:128]
+    log = server.log.read_bytes().decode()  # raises where a character was cut
+    assert "x" * 200 not in log, "prompts are not logged"
+    server.metrics()
+    assert server.complete(**PROBE)["choices"][0]["text"] == before
+    assert server.status_of("/ready") == 200
 
 
 def test_control_tokens_in_user_text_are_plain_text(server: Server) -> None:

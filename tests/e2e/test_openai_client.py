@@ -1,6 +1,7 @@
 """The real `openai` client against a real server: sync and async, streamed and not."""
 
 import asyncio
+from collections.abc import Callable
 
 import openai
 import pytest
@@ -76,6 +77,27 @@ def test_errors_map_to_the_clients_own(server: Server) -> None:
             api.chat.completions.create(
                 model="no-such", messages=[{"role": "user", "content": "Hi"}]
             )
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda api: api.embeddings.create(model=MODEL, input="Hi"),
+        lambda api: api.responses.create(model=MODEL, input="Hi"),
+        lambda api: api.moderations.create(input="Hi"),
+        lambda api: api.images.generate(prompt="Hi"),
+        lambda api: api.files.list(),
+        lambda api: api.batches.list(),
+    ],
+    ids=["embeddings", "responses", "moderations", "images", "files", "batches"],
+)
+def test_what_is_not_served_is_the_client_s_own_not_found(
+    server: Server, ask: Callable[[openai.OpenAI], object]
+) -> None:
+    with client(server) as api, pytest.raises(openai.NotFoundError) as caught:
+        ask(api)
+    assert caught.value.code == "not_found"
+    assert caught.value.type == "not_found_error"
 
 
 @pytest.mark.spec("C5")

@@ -40,7 +40,7 @@ async def main(url: str, limits: Limits, mode: str) -> None:
         settings=GatewaySettings(tenant=(f"acme:standard:{KEY}",)),
         replica=replica,
         engine=EngineSettings(max_num_seqs=4096),  # so that nothing but the limits refuses
-        rate_limits=rates,
+        rate_limits=kept.table,
         limit_store=kept.store,
     ) as here:
         sys.stdout.write(f"{here.port}\n")

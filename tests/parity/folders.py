@@ -46,6 +46,16 @@ LLAMA3 = {
 }
 LINEAR: dict[str, Any] = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0}
 LOCAL = {"rope_type": "default", "rope_theta": 100.0}
+ORIGINAL_CONTEXT = 40  # tokens; what is computed with these is longer
+YARN: dict[str, Any] = {
+    "rope_type": "yarn",
+    "rope_theta": 10_000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": ORIGINAL_CONTEXT,
+}
+# Of 12 pairs, each with a divisor of its own.
+SHORT_FACTORS = [1.0 + 0.05 * pair for pair in range(12)]
+LONG_FACTORS = [1.0 + 0.4 * pair for pair in range(12)]
 
 
 def _llama(**more: Any) -> Any:
@@ -81,6 +91,24 @@ def _phi3(factor: float, window: int | None) -> Any:
     return Phi3ForCausalLM(Phi3Config(**SHAPE, rope_parameters=rope, sliding_window=window))
 
 
+def long_phi3(original_context: int = ORIGINAL_CONTEXT) -> Any:
+    """A Phi-3 with both sets of factors, whose heads of 32 values turn in part."""
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 10_000.0,
+        "partial_rotary_factor": 0.75,
+        "short_factor": SHORT_FACTORS,
+        "long_factor": LONG_FACTORS,
+    }
+    config = Phi3Config(
+        **{**SHAPE, "hidden_size": 128},
+        rope_parameters=rope,
+        sliding_window=None,
+        original_max_position_embeddings=original_context,
+    )
+    return Phi3ForCausalLM(config)
+
+
 MODELS: dict[str, Callable[[], Any]] = {
     "llama": _llama,
     "llama, tied": lambda: _llama(tie_word_embeddings=True),
@@ -101,7 +129,27 @@ MODELS: dict[str, Callable[[], Any]] = {
     "phi3": lambda: _phi3(1.0, None),
     "phi3, partly rotated": lambda: _phi3(0.75, None),
     "phi3, window": lambda: _phi3(0.5, 23),
+    "llama, yarn": lambda: _llama(rope_parameters=YARN),
+    "qwen2, yarn": lambda: _qwen2(rope_parameters=YARN),
+    "qwen2, yarn as its parameters say": lambda: _qwen2(
+        rope_parameters={
+            **YARN,
+            "attention_factor": 0.8,
+            "beta_fast": 4,
+            "beta_slow": 0.5,
+            "truncate": False,
+        }
+    ),
+    "qwen3, yarn": lambda: _qwen3(
+        tie_word_embeddings=True, rope_parameters={**YARN, "mscale": 0.7, "mscale_all_dim": 0.3}
+    ),
+    "phi3, longrope": long_phi3,
+    "phi3, longrope within the original context": lambda: long_phi3(128),
 }
+
+
+# Those of them that the CPU executor is compared with too; its heads are multiples of 32.
+ON_CPU = ("qwen3, biases", "gemma3, linear scaling", "qwen3, yarn", "phi3, longrope")
 
 
 def make(name: str, seed: int = 0) -> Any:

@@ -24,7 +24,7 @@ from tests.parity.families import (
     transformers_model,
     write_gguf,
 )
-from tests.parity.folders import make, save
+from tests.parity.folders import ON_CPU, make, save
 from tests.parity.paged import paged_logits
 
 NUM_TOKENS = 333  # over a chunk of attention and over every window
@@ -60,7 +60,7 @@ def test_every_family_gives_nearly_the_logits_of_transformers(family: str, tmp_p
     assert relative_error(got, want) < EIGHT_BITS
 
 
-@pytest.mark.parametrize("name", ["qwen3, biases", "gemma3, linear scaling"])
+@pytest.mark.parametrize("name", ON_CPU)
 def test_folders_are_computed_too(name: str, tmp_path: Path) -> None:
     model = make(name)
     card = open_model(save(model, tmp_path)).card

@@ -1,5 +1,6 @@
 """The same families as GGUF files, under the names that converters give."""
 
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -12,13 +13,24 @@ from gguf import GGUFWriter
 
 from headway.compute.arch.family import TensorSpec
 from headway.compute.arch.registry import tensor_specs
+from headway.compute.arch.rope import rotation_scale
 from headway.compute.formats.opening import open_weights
 from headway.compute.gpu.runner.loading import load_model
 from headway.compute.gpu.runner.settings import ExecutorSettings
 from headway.core.base.model_card import FileFormat, ModelCard
 from headway.service.loaders.model_files import open_model
 from tests.close import relative_error
-from tests.parity.folders import LINEAR, VOCAB, logits_of, make, save
+from tests.parity.folders import (
+    LINEAR,
+    LONG_FACTORS,
+    ORIGINAL_CONTEXT,
+    SHORT_FACTORS,
+    VOCAB,
+    YARN,
+    logits_of,
+    make,
+    save,
+)
 from tests.parity.paged import paged_logits
 
 IDS = random.Random(5).choices(range(VOCAB), k=75)
@@ -50,6 +62,21 @@ def window_of_23(writer: GGUFWriter) -> None:
     writer.add_sliding_window(23)
 
 
+def yarn(writer: GGUFWriter) -> None:
+    writer.add_string("qwen2.rope.scaling.type", "yarn")
+    writer.add_rope_scaling_factor(YARN["factor"])
+    writer.add_rope_scaling_orig_ctx_len(ORIGINAL_CONTEXT)
+
+
+def longrope(writer: GGUFWriter) -> None:
+    writer.add_rope_scaling_orig_ctx_len(ORIGINAL_CONTEXT)
+    factor = 256 / ORIGINAL_CONTEXT
+    attention = (1 + math.log(factor) / math.log(ORIGINAL_CONTEXT)) ** 0.5
+    writer.add_rope_scaling_attn_factors(attention)
+    writer.add_tensor("rope_factors_short.weight", np.array(SHORT_FACTORS, np.float32))
+    writer.add_tensor("rope_factors_long.weight", np.array(LONG_FACTORS, np.float32))
+
+
 FILES: dict[str, tuple[str, Extra]] = {
     "qwen2": ("qwen2", none),
     "qwen3": ("qwen3", none),
@@ -57,6 +84,8 @@ FILES: dict[str, tuple[str, Extra]] = {
     "gemma3, linear scaling": ("gemma3", linear_windows),
     "phi3, partly rotated": ("phi3", none),
     "phi3, window": ("phi3", window_of_23),
+    "qwen2, yarn": ("qwen2", yarn),
+    "phi3, longrope": ("phi3", longrope),
 }
 
 
@@ -143,6 +172,7 @@ def test_logits_of_a_gguf_file_equal_those_of_transformers(name: str, tmp_path: 
     card = open_model(path).card
     assert card.file_format is FileFormat.GGUF
     assert card.sliding_windows == folder.sliding_windows
+    assert rotation_scale(card) == pytest.approx(rotation_scale(folder))
     want = logits_of(model, IDS)
     got = paged_logits(load_model(card, ExecutorSettings(), nothing), IDS, CHUNKS)
     assert torch.isfinite(got).all()

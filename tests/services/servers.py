@@ -1,6 +1,6 @@
 """Throw-away PostgreSQL and Redis servers on free loopback ports, as children of the tests.
 
-Durability is off: for tests only. They end with the process that started them, also when it is
+What is committed survives the death of a process, but not of the machine: for tests only. They end with the process that started them, also when it is
 killed.
 """
 
@@ -22,7 +22,7 @@ import redis
 
 START_S = 30.0
 POLL_S = 0.02
-FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "shared_buffers=32MB")
+FAST = ("fsync=off", "full_page_writes=off", "shared_buffers=32MB")
 NEED = "{} is missing, which these tests need; run tools/services.sh, which says how to install it"
 
 
@@ -86,7 +86,15 @@ class Postgres(Server):
                 os.chown(path, user.pw_uid, user.pw_gid)
         made = subprocess.run(
             [
-                *(*as_user, str(bin_dir / "initdb"), "-D", str(data), "-U", "headway", "--auth=trust"),
+                *(
+                    *as_user,
+                    str(bin_dir / "initdb"),
+                    "-D",
+                    str(data),
+                    "-U",
+                    "headway",
+                    "--auth=trust",
+                ),
                 *("--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"),
             ],
             capture_output=True,

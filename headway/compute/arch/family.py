@@ -9,6 +9,7 @@ All families are one decoder. For the tokens of a step, with `card` the model's 
         q, k = head by head norm(q, QUERY_NORM), norm(k, KEY_NORM)      if the layer has them
         q, k = their first card.rope_dim values turned, the rest of a head as it is;
                by `local_frequencies` if card.is_local(layer), else by `inverse_frequencies`
+               with cosines and sines times `rotation_scale`
         scores = (q . k) * card.score_scale, over the card.window_of(layer) positions that
                  end with the token's own (0: over all before it)
         x = softmax(scores) @ v @ ATTENTION_OUTPUT.T + bias
@@ -37,6 +38,7 @@ class Part(Enum):
     OUTPUT_NORM = "output norm"
     HEAD = "head"
     ROPE_FACTORS = "rope factors"
+    OTHER_ROPE_FACTORS = "rope factors for another context"  # in the file, and not read
     ATTENTION_NORM = "attention norm"
     QUERY = "query"
     KEY = "key"

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from headway.core.base.errors import ModelFileError
 from headway.core.base.model_card import ModelCard, RopeScaling, RopeScalingKind
 
 Floats = npt.NDArray[np.float64]
@@ -14,25 +13,32 @@ Floats = npt.NDArray[np.float64]
 def inverse_frequencies(card: ModelCard, factors: npt.NDArray[np.float32] | None) -> Floats:
     """Radians a position for each of the rope_dim / 2 pairs, float64; not of local layers.
 
-    factors  [rope_dim / 2]  the file's own divisors (`rope_freqs.weight`); they are the
-             whole of LLAMA3 scaling, so its parameters are then not applied again.
+    factors  [rope_dim / 2]  the file's own divisors, the tensor of `Part.ROPE_FACTORS`; they
+             are the whole of LLAMA3 scaling, so its parameters are then not applied again.
 
-    Raises ModelFileError for a kind of scaling that is not supported.
     Source: Su et al. 2021 (RoFormer); scaling as in Hugging Face's rope utilities.
     """
     frequencies = _plain(card.rope_theta, card.rope_dim)
+    scaling = card.rope_scaling
     if factors is not None:
         frequencies = frequencies / factors.astype(np.float64)
-    scaling = card.rope_scaling
     if scaling is None:
         return frequencies
-    if scaling.kind is RopeScalingKind.LINEAR:
-        return frequencies / scaling.factor
-    if scaling.kind is RopeScalingKind.LLAMA3:
-        return frequencies if factors is not None else _llama3(frequencies, scaling)
-    raise ModelFileError(
-        card.path, f"rope scaling {scaling.kind.value!r} is not supported; use linear or llama3"
-    )
+    match scaling.kind:
+        case RopeScalingKind.LINEAR:
+            return frequencies / scaling.factor
+        case RopeScalingKind.YARN:
+            return _yarn(frequencies, scaling, card.rope_theta)
+        case RopeScalingKind.LLAMA3:
+            return frequencies if factors is not None else _llama3(frequencies, scaling)
+        case RopeScalingKind.LONGROPE:
+            listed = scaling.short_factors if scaling.is_short else scaling.long_factors
+            return frequencies if factors is not None else frequencies / np.array(listed)
+
+
+def rotation_scale(card: ModelCard) -> float:
+    """What cosines and sines are multiplied by, so that scores grow; not of local layers."""
+    return 1.0 if card.rope_scaling is None else card.rope_scaling.attention_factor
 
 
 def local_frequencies(card: ModelCard) -> Floats | None:
@@ -54,3 +60,25 @@ def _llama3(frequencies: Floats, scaling: RopeScaling) -> Floats:
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     keep = np.clip((turns - low) / (high - low), 0.0, 1.0)
     return frequencies * (keep + (1.0 - keep) / scaling.factor)
+
+
+def _yarn(frequencies: Floats, scaling: RopeScaling, theta: float) -> Floats:
+    """The same by the pair's place: kept up to one bound, stretched from another on.
+
+    Source: Peng et al. 2023 (YaRN), "NTK-by-parts".
+    """
+    num_pairs = len(frequencies)
+
+    def place(turns: float) -> float:
+        """Of the pair that turns so often over the original context."""
+        ratio = scaling.original_context / (2 * math.pi * turns)
+        return num_pairs * math.log(ratio) / math.log(theta)
+
+    low, high = place(scaling.beta_fast), place(scaling.beta_slow)
+    if scaling.is_truncated:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, 2 * num_pairs - 1)
+    width = high - low or 0.001  # as the others: a step then, and no division by nothing
+    stretch = np.clip((np.arange(num_pairs) - low) / width, 0.0, 1.0)
+    stretched: Floats = frequencies * (1.0 - stretch + stretch / scaling.factor)
+    return stretched

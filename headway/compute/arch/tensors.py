@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 
 from headway.compute.arch.family import Family, Part, Stem, TensorSpec
-from headway.core.base.model_card import FileFormat, ModelCard
+from headway.core.base.model_card import FileFormat, ModelCard, RopeScalingKind
 
 HEAD_NORMS = (Part.QUERY_NORM, Part.KEY_NORM)
 
@@ -36,11 +36,23 @@ def _outside_layers(family: Family, card: ModelCard) -> Iterator[TensorSpec]:
             is_optional=card.is_head_tied is None,
         )
     if is_gguf:
+        yield from _rope_factors(card)
+
+
+def _rope_factors(card: ModelCard) -> Iterator[TensorSpec]:
+    """Divisors of the rotation's frequencies, which GGUF files keep in tensors."""
+    scaling, shape = card.rope_scaling, (card.rope_dim // 2,)
+    if scaling is None or scaling.kind is not RopeScalingKind.LONGROPE:
         yield TensorSpec(
-            name="rope_freqs.weight",
-            part=Part.ROPE_FACTORS,
-            shape=(card.rope_dim // 2,),
-            is_optional=True,
+            name="rope_freqs.weight", part=Part.ROPE_FACTORS, shape=shape, is_optional=True
+        )
+        return
+    for is_short, length in ((True, "short"), (False, "long")):
+        is_meant = is_short == scaling.is_short
+        yield TensorSpec(
+            name=f"rope_factors_{length}.weight",
+            part=Part.ROPE_FACTORS if is_meant else Part.OTHER_ROPE_FACTORS,
+            shape=shape,
         )
 
 

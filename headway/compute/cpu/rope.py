@@ -25,11 +25,12 @@ from headway.compute.cpu.vector import (
 
 
 def rotation_tables(
-    inverse_frequencies: npt.NDArray[np.float64], num_positions: int
+    inverse_frequencies: npt.NDArray[np.float64], num_positions: int, scale: float = 1.0
 ) -> tuple[Floats, Floats]:
-    """Cosines and sines, float32 [num_positions, F], computed in float64."""
+    """Cosines and sines times `scale`, float32 [num_positions, F], computed in float64."""
     angles = np.outer(np.arange(num_positions, dtype=np.float64), inverse_frequencies)
-    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    cosines, sines = scale * np.cos(angles), scale * np.sin(angles)
+    return cosines.astype(np.float32), sines.astype(np.float32)
 
 
 @kernel

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from headway.compute.arch.family import Part, TensorSpec
 from headway.compute.arch.registry import tensor_specs
-from headway.compute.arch.rope import inverse_frequencies, local_frequencies
+from headway.compute.arch.rope import inverse_frequencies, local_frequencies, rotation_scale
 from headway.compute.cpu.conversion import packed_type, shared_type
 from headway.compute.cpu.layers import Key, Vectors, describe_layers
 from headway.compute.cpu.pack import (
@@ -226,8 +226,10 @@ class WeightReader:
     def _rotation_tables(self, num_positions: int) -> tuple[Floats, Floats]:
         """Of the layers that see everything, and then of those that turn by themselves."""
         card, factors = self._card, self._norm((None, Part.ROPE_FACTORS))
-        frequencies = [inverse_frequencies(card, factors), local_frequencies(card)]
-        tables = [rotation_tables(each, num_positions) for each in frequencies if each is not None]
+        frequencies, local = inverse_frequencies(card, factors), local_frequencies(card)
+        tables = [rotation_tables(frequencies, num_positions, rotation_scale(card))]
+        if local is not None:
+            tables.append(rotation_tables(local, num_positions))
         cosines, sines = zip(*tables, strict=True)
         return np.stack(cosines), np.stack(sines)
 

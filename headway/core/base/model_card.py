@@ -25,13 +25,16 @@ class RopeScalingKind(Enum):
     LINEAR = "linear"
     LLAMA3 = "llama3"
     YARN = "yarn"
+    LONGROPE = "longrope"
 
 
 class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters of rope scaling; those a kind does not use stay at their defaults.
 
     `factors` (GGUF's `rope_freqs.weight`) is a divisor for each of the rope_dim / 2
-    frequencies; when present it is the whole of LLAMA3 scaling.
+    frequencies; when present it is the whole of LLAMA3 scaling. LONGROPE has two sets of
+    such divisors, here or in tensors of a GGUF file: one for servers whose sequences are
+    all within the original context, one for all others.
     """
 
     kind: RopeScalingKind
@@ -39,6 +42,13 @@ class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
     original_context: int = 0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
+    attention_factor: float = 1.0  # cosines and sines are multiplied by it
+    beta_fast: float = 32.0  # YARN: pairs that turn so often over the original context are kept
+    beta_slow: float = 1.0  # and those that turn less than this are stretched
+    is_truncated: bool = True  # YARN: the two bounds are moved to whole pairs
+    short_factors: tuple[float, ...] = ()  # [rope_dim / 2]; empty: in the GGUF file
+    long_factors: tuple[float, ...] = ()
+    is_short: bool = False  # LONGROPE: the short set is meant
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +94,15 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     def is_local(self, layer: int) -> bool:
         """Whether the layer turns its heads by `local_rope_theta`."""
         return self.local_rope_theta > 0.0 and self.window_of(layer) > 0
+
+    def for_context(self, num_tokens: int) -> "ModelCard":
+        """The card for a server whose sequences have at most so many tokens."""
+        scaling = self.rope_scaling
+        if scaling is None or scaling.kind is not RopeScalingKind.LONGROPE:
+            return self
+        is_short = num_tokens <= scaling.original_context
+        scaling = msgspec.structs.replace(scaling, is_short=is_short)
+        return msgspec.structs.replace(self, rope_scaling=scaling)
 
     def kv_bytes_per_token(self, bytes_per_value: float) -> int:
         """Bytes of K and V over all layers for one position.

@@ -38,7 +38,7 @@ class _Load:
     status: ReplicaStatus | None = None
     told: float = 0.0  # when
     decode_rate: float = 0.0  # tokens a second; 0: not measured
-    num_sent: int = 0  # requests so far
+    last_sent: int = 0  # number of the last request that it got, of all that the pool was sent
     open: dict[str, int] = field(default_factory=dict)  # request -> its choices
     unknown: dict[str, _Sent] = field(default_factory=dict)  # those that the status may lack
 
@@ -48,6 +48,7 @@ class LoadBook:
 
     def __init__(self) -> None:
         self._loads: dict[str, _Load] = {}
+        self._num_sent = 0
         self._answer = UNKNOWN_ANSWER  # mean tokens of an answer, lately
 
     def told(self, replica: str, status: ReplicaStatus, now: Seconds) -> None:
@@ -67,7 +68,8 @@ class LoadBook:
         """A request goes to the replica."""
         load = self._loads.setdefault(replica, _Load())
         at_step = load.status.num_steps if load.status is not None else 0
-        load.num_sent += 1
+        self._num_sent += 1
+        load.last_sent = self._num_sent
         load.open[request_id] = choices
         load.unknown[request_id] = _Sent(tokens, choices, at_step)
 
@@ -94,17 +96,17 @@ class LoadBook:
         """Its process has gone, with all that it had."""
         load = self._loads.get(replica)
         if load is not None:
-            self._loads[replica] = _Load(num_sent=load.num_sent, decode_rate=load.decode_rate)
+            self._loads[replica] = _Load(last_sent=load.last_sent, decode_rate=load.decode_rate)
 
     def in_flight(self, replica: str) -> int:
         """Requests sent to it that have not ended."""
         load = self._loads.get(replica)
         return len(load.open) if load is not None else 0
 
-    def num_sent(self, replica: str) -> int:
-        """Requests sent to it so far."""
+    def last_sent(self, replica: str) -> int:
+        """Number of the last request that it got, of all that the pool was sent; 0: none."""
         load = self._loads.get(replica)
-        return load.num_sent if load is not None else 0
+        return load.last_sent if load is not None else 0
 
     def work(self, replica: str) -> Seconds:
         """How long it would take to end what it has."""

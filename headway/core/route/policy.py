@@ -23,7 +23,7 @@ class Candidate(NamedTuple):
     work: Seconds  # until it has ended what it has
     prefill_rate: float = 1000.0  # prompt tokens a second; > 0
     answer_s: Seconds = Seconds(0.0)  # what one more answer adds to its work
-    num_sent: int = 0  # requests so far: decides between equals
+    last_sent: int = 0  # when it got one, counted in requests: decides between equals
 
 
 class Choice(NamedTuple):
@@ -57,7 +57,7 @@ class RoutePolicy(Protocol):
 
 
 class LeastWork:
-    """The replica with the least expected work; of equals the one that was sent the least."""
+    """The replica with the least expected work; equals take turns."""
 
     def choose(
         self, candidates: Sequence[Candidate], prompt: Sequence[int], salt: bytes
@@ -122,4 +122,4 @@ def _least(candidates: Sequence[Candidate]) -> Candidate:
 
 
 def _order(candidate: Candidate) -> tuple[float, int, str]:
-    return candidate.work, candidate.num_sent, candidate.id
+    return candidate.work, candidate.last_sent, candidate.id

@@ -123,7 +123,7 @@ class Router:
             book.work(replica),
             book.prefill_rate,
             book.answer_s,
-            book.num_sent(replica),
+            book.last_sent(replica),
         )
 
     def _ended(self, replica: str, event: Finished, now: Seconds) -> None:

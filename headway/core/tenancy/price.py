@@ -47,6 +47,11 @@ class PriceTable:
 
     def __init__(self, prices: Mapping[str, Price]) -> None:
         """Prices that `check_prices` has passed."""
+        self._exact: dict[str, _Exact] = {}
+        self.replace(prices)
+
+    def replace(self, prices: Mapping[str, Price]) -> None:
+        """These from now on; they too have been checked."""
         self._exact = {
             name: _Exact(
                 prompt=_exact(price.prompt),

@@ -34,8 +34,8 @@ def joint_status(statuses: Sequence[ReplicaStatus]) -> ReplicaStatus:
     values |= {name: max(getattr(each, name) for each in statuses) for name in MOST}
     values |= {name: min(getattr(each, name) for each in statuses) for name in LEAST}
     for name in BY_CLASS:
-        by_class = [counts for each in statuses if (counts := getattr(each, name))]
-        values[name] = tuple(map(sum, zip(*by_class, strict=True)))
+        known = [counts for each in statuses if (counts := getattr(each, name))]
+        values[name] = tuple(map(sum, zip(*known, strict=True)))
     return msgspec.convert(values, ReplicaStatus)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from headway.core.base import metrics
 from headway.core.base.clock import Clock
 from headway.core.engine.settings import EngineSettings, waiting_limit
 from headway.core.route.admit import AdmitLimits, Admitter
@@ -20,15 +21,16 @@ from headway.service.gateway.admin_routes import AdminRoute, AdminRoutes, RouteT
 from headway.service.gateway.auth import FindTenant, KeyRing, TokenSource
 from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.encode import Encoder
+from headway.service.gateway.forwarded import ServedUpstream, admit_limits_of
 from headway.service.gateway.gauges import Gauges
 from headway.service.gateway.journey import Books
 from headway.service.gateway.ledger import Keeper
 from headway.service.gateway.limit_answers import LimitRules
 from headway.service.gateway.limit_counts import Denials, SharedState, samples
-from headway.service.gateway.limit_settings import RateLimitSettings, limits_of
+from headway.service.gateway.limit_settings import LimitTable
 from headway.service.gateway.meter import Meter
 from headway.service.gateway.model import Directory, ServedModel
-from headway.service.gateway.models import Models, Served
+from headway.service.gateway.models import AnyServed, Models, Served
 from headway.service.gateway.pages import Condition, Pages
 from headway.service.gateway.relay import Relay, Seeds
 from headway.service.gateway.route_parts import make_routing, make_table
@@ -37,8 +39,10 @@ from headway.service.gateway.settings import GatewaySettings
 from headway.service.gateway.tokens import TokenPages
 from headway.service.gateway.totals import PoolTotals
 from headway.service.observe.catalogue import EVERYTHING
-from headway.service.observe.prometheus import Exporter, Labelled
+from headway.service.observe.prometheus import Exporter, Labelled, Sample
 from headway.service.openai.limits import ApiLimits
+from headway.service.upstream.forward import Forwarder
+from headway.service.upstream.pool import UpstreamPool
 from headway.service.wire.transport import Pool
 
 NO_MODEL = "unknown"  # label of requests that end before their model is known, beside several
@@ -55,6 +59,28 @@ class ModelNeeds(NamedTuple):
     modalities: tuple[str, ...] = ()  # that it takes beside text
     replicas: int = 1
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """For clients; the first is its own."""
+        return self.model.names
+
+
+class UpstreamNeeds(NamedTuple):
+    """What one model behind other servers brings."""
+
+    pool: UpstreamPool
+    created: int  # Unix time
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """For clients; the first is its own."""
+        return self.pool.settings.names
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        """What it takes beside text."""
+        return tuple(each.value for each in self.pool.settings.modalities)
+
 
 class Access(NamedTuple):
     """Where keys and tenants come from, beside those of the settings."""
@@ -65,6 +91,8 @@ class Access(NamedTuple):
     tokens: Callable[[FindTenant], TokenSource] | None = None
     admin_keys: tuple[str, ...] = ()
     admin_routes: tuple[AdminRoute, ...] = ()  # beside those of tenants and keys
+    keys: tuple[tuple[str, Tenant], ...] = ()  # of the configuration file, and whose they are
+    tenants: tuple[Tenant, ...] = ()  # of the configuration file, also those without a key
 
 
 class GatewayNeeds(NamedTuple):
@@ -73,13 +101,13 @@ class GatewayNeeds(NamedTuple):
     settings: GatewaySettings
     api_limits: ApiLimits
     seed: int | None
-    models: Sequence[ModelNeeds]  # at least one; the first is the default
+    models: Sequence[ModelNeeds | UpstreamNeeds]  # at least one; the first is the default
     clock: Clock
     version: str
     books: Books = Books(NoLimits(), NoLedger(), NoPrices(), time.time, "")
     access: Access = Access()
     keeper: Keeper | None = None  # of the ledger in `books`, if it is to be counted
-    rate_limits: RateLimitSettings = RateLimitSettings()
+    rate_limits: LimitTable | None = None  # None: those in `books`
     limit_state: SharedState | None = None  # of the store of `books`, where several share one
     routes: RoutesSettings | None = None  # checked against the models; None: each by its names
 
@@ -118,11 +146,11 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         exporter.add_source(needs.keeper.samples)
     if needs.limit_state is not None:
         exporter.add_source(partial(samples, needs.limit_state))
-    pools = [PoolFacts(names=each.model.names, modalities=each.modalities) for each in needs.models]
+    pools = [PoolFacts(names=each.names, modalities=each.modalities) for each in needs.models]
     table = make_table(needs.routes, pools)
     models = Models([_serve(each, needs, exporter) for each in needs.models], table.names)
     condition = Condition(
-        {each.model.names[0]: each.pool.view for each in needs.models}, needs.settings.live_timeout
+        {each.names[0]: each.pool.view for each in needs.models}, needs.settings.live_timeout
     )
     accounts = _accounts(needs, exporter)
     tokens = _tokens(needs, accounts)
@@ -135,7 +163,7 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         if len(models.all) == 1
         else Meter(_labelled(exporter, NO_MODEL), needs.clock, NO_MODEL),
         condition=condition,
-        pages=Pages(condition, models, exporter, needs.version),
+        pages=Pages(condition, models, exporter, needs.version, needs.api_limits),
         token_pages=TokenPages(models, needs.api_limits),
         fingerprint=f"headway-{needs.version}",
         keys=_key_ring(needs, accounts, tokens),
@@ -154,8 +182,10 @@ def admit_limits(engine: EngineSettings, context_length: int, replicas: int = 1)
     )
 
 
-def _serve(each: ModelNeeds, needs: GatewayNeeds, exporter: Exporter) -> Served:
+def _serve(each: ModelNeeds | UpstreamNeeds, needs: GatewayNeeds, exporter: Exporter) -> AnyServed:
     """One model's own parts: its queue, its threads, its counters."""
+    if isinstance(each, UpstreamNeeds):
+        return _forward(each, needs, exporter)
     labelled = _labelled(exporter, each.model.names[0])
     meter = Meter(labelled, needs.clock, each.model.names[0])
     admitter = Admitter(admit_limits(each.engine, each.model.context_length, each.replicas))
@@ -173,6 +203,21 @@ def _serve(each: ModelNeeds, needs: GatewayNeeds, exporter: Exporter) -> Served:
     )
 
 
+def _forward(each: UpstreamNeeds, needs: GatewayNeeds, exporter: Exporter) -> ServedUpstream:
+    labelled = _labelled(exporter, each.names[0])
+    meter = Meter(labelled, needs.clock, each.names[0])
+    admitter = Admitter(admit_limits_of(each.pool.settings))
+    labelled.add_source(each.pool.samples)
+    labelled.add_source(
+        lambda: (
+            Sample(metrics.IN_FLIGHT, meter.num_open),
+            Sample(metrics.QUEUE_LENGTH, admitter.num_waiting),
+        )
+    )
+    forwarder = Forwarder(each.pool, admitter, needs.clock, labelled)
+    return ServedUpstream(each.pool, admitter, forwarder, meter, each.created)
+
+
 def _accounts(needs: GatewayNeeds, exporter: Exporter) -> Accounts | None:
     access = needs.access
     if access.store is None:
@@ -187,6 +232,7 @@ def _accounts(needs: GatewayNeeds, exporter: Exporter) -> Accounts | None:
 def _tokens(needs: GatewayNeeds, accounts: Accounts | None) -> TokenSource | None:
     """What checks tokens; a tenant of the store goes before one of the settings."""
     by_name = {tenant.name: tenant for _, tenant in read_tenants(needs.settings.tenant)}
+    by_name |= {tenant.name: tenant for tenant in needs.access.tenants}
 
     def find(name: str) -> Tenant | None:
         record = None if accounts is None else accounts.tenant(name)
@@ -205,7 +251,7 @@ def _key_ring(
     settings = needs.settings
     return KeyRing(
         settings.api_key,
-        read_tenants(settings.tenant),
+        (*read_tenants(settings.tenant), *needs.access.keys),
         [each for each in (accounts, tokens) if each is not None],
         is_closed=bool(needs.access.admin_keys),
     )
@@ -217,23 +263,20 @@ def _admin(
     access, settings = needs.access, needs.settings
     if not access.admin_keys:
         return None
-    of_settings = read_tenants(settings.tenant)
+    of_settings = (*read_tenants(settings.tenant), *access.keys)
     check_admin_keys(access.admin_keys, [*settings.api_key, *(key for key, _ in of_settings)])
     routes = access.admin_routes
     if accounts is not None:
         reserved = {tenant.name for _, tenant in of_settings}
+        reserved |= {tenant.name for tenant in access.tenants}
         routes += AccountPages(accounts, reserved).routes()
     keys = AdminKeys(access.admin_keys, time.monotonic)
     return AdminRoutes(keys, RouteTable(routes), lambda: exporter.add(ADMIN_REFUSED))
 
 
 def _rules(needs: GatewayNeeds, exporter: Exporter) -> LimitRules:
-    settings = needs.rate_limits
-    return needs.books.rules._replace(
-        limits_of=partial(limits_of, settings),
-        on_denied=Denials(exporter, by_tenant=settings.metrics_by_tenant).count,
-        reserve_tokens=settings.reserve_tokens,
-    )
+    table = needs.rate_limits or needs.books.rules.table
+    return needs.books.rules._replace(table=table, on_denied=Denials(exporter, table).count)
 
 
 def _labelled(exporter: Exporter, name: str) -> Labelled:

@@ -13,18 +13,20 @@ import msgspec
 
 from headway.core.base.errors import HeadwayError, ReplicaLost
 from headway.core.base.metrics import Outcome
-from headway.core.messages.path import EngineRequest, Event, Finished
+from headway.core.messages.path import EngineRequest, Event, Finished, Sampling
 from headway.core.messages.record import RequestRecord, Route
 from headway.core.tenancy.limits import UNLIMITED, Claim, Denied, Granted, LimitStore
 from headway.core.tenancy.tenant import Principal, SloClass
 from headway.service.gateway.http import Exchange
 from headway.service.gateway.limit_answers import LimitRules, denial, headers_of
 from headway.service.gateway.meter import Meter, RequestMeter
-from headway.service.gateway.notes import ITS_OWN, Notes, billed, hash_of_user
+from headway.service.gateway.notes import ITS_OWN, NOTHING, Notes, billed, hash_of_user
+from headway.service.upstream.forward import Sent
 from headway.service.wire.transport import Mailbox
 
 LAST_WORDS_S = 5.0  # for an engine to tell what a cancelled request had cost
 
+FIXED = "answer"  # Route.degraded where the client got a text of the operator's: nothing is paid
 T = TypeVar("T")
 
 
@@ -93,8 +95,6 @@ class Journey:
         self._exchange = exchange
         self._books = books
         self._claim: Claim | None = None
-        self._models: Sequence[str] = ()  # that it may be sent to, where that is not only its route
-        self._is_sized = False
         self._is_closed = False
         self._began = books.wall_clock()
 
@@ -102,6 +102,11 @@ class Journey:
     def id(self) -> str:
         """The gateway's own id of the request."""
         return self._exchange.id
+
+    @property
+    def depends_on_size(self) -> bool:
+        """Whether a limit depends on how many tokens it has."""
+        return self._claim is not None and self._claim.limits.depend_on_size
 
     def identify(self, principal: Principal) -> None:
         """It is known who asks: from here on it gets a record, however it ends."""
@@ -118,7 +123,7 @@ class Journey:
         """It is this one's: count it against that one's limits; raises RateLimited."""
         self.principal = principal
         tenant, books = principal.tenant, self._books
-        limits = books.rules.limits_of(tenant)
+        limits = books.rules.table.of(tenant)
         if limits == UNLIMITED:
             return
         # Known before the answer is: whoever leaves meanwhile gives back what was granted.
@@ -137,11 +142,22 @@ class Journey:
         """
         if asked is not None:
             return max_tokens
-        return min(max_tokens, self._books.rules.reserve_tokens)
+        return min(max_tokens, self._books.rules.table.settings.reserve_tokens)
 
     def may_call(self, models: Sequence[str]) -> None:
         """It may be sent to each of these, and is reserved for with all of them at once."""
-        self._models = models
+        self.notes.models = models
+
+    def dropped(self) -> None:
+        """What was made so far reaches nobody and is paid for; another model goes on."""
+        made = self.meter.made()
+        if self.route is not None:
+            cost = self._books.pricing.cost(self.route.model, *made[:3])
+            self.notes.dropped = made._replace(cost=cost)
+
+    def kept(self) -> None:
+        """What was dropped is the answer after all."""
+        self.notes.dropped = NOTHING
 
     async def sized(self, prompt_tokens: int, max_tokens: int) -> None:
         """Its size is known, and nothing has been sent yet; raises RateLimited.
@@ -150,12 +166,12 @@ class Journey:
 
         What is sent again elsewhere was reserved the first time.
         """
-        if self._is_sized:
+        if self.notes.is_sized:
             return
-        self._is_sized = True
+        self.notes.is_sized = True
         claim, books = self._claim, self._books
         if claim is not None and self.route is not None:
-            models = self._models or (self.route.model,)
+            models = self.notes.models or (self.route.model,)
             cost = sum(books.pricing.cost(each, prompt_tokens, 0, max_tokens) for each in models)
             tokens = len(models) * (prompt_tokens + max_tokens)
             self._claim = claim = msgspec.structs.replace(claim, tokens=tokens, cost=cost)
@@ -166,6 +182,15 @@ class Journey:
     def sent(self, requests: Sequence[EngineRequest]) -> None:
         """These went to the engine for it."""
         self.meter.sent(requests)
+
+    def forwarded(self, sent: Sent) -> None:
+        """It goes to a server that is not ours; called again where it is tried elsewhere."""
+        self.notes.replica, self.notes.failovers = sent.replica, sent.failovers
+        sampling = Sampling(max_tokens=sent.max_tokens, seed=0)
+        stands_in = EngineRequest(
+            id=sent.id, prompt=(), sampling=sampling, num_choices=sent.num_choices
+        )
+        self.meter.forwarded(stands_in, sent.prompt_tokens)
 
     def saw(self, event: Event) -> None:
         """An event of one of its engine requests."""
@@ -275,14 +300,17 @@ class Journey:
 
     def _charged(self, record: RequestRecord, outcome: Outcome) -> RequestRecord:
         """The record with what was sent, and what all of it costs."""
-        made, sent = record.completion_tokens, self.notes.sent
-        if self.notes.told is not None:  # an answer that is complete speaks for itself
-            made = sent = self.notes.told
-        paid, prompt = billed(outcome, made, sent), record.prompt_tokens
-        cost = 0
-        if self.route is not None and (outcome in ITS_OWN or paid):
-            model, cached = self.route.model, record.cached_tokens
-            cost = self._books.pricing.cost(model, prompt, cached, paid)
+        notes, dropped = self.notes, self.notes.dropped
+        made, sent = record.completion_tokens - dropped.completion_tokens, notes.sent
+        if notes.told is not None:  # an answer that is complete speaks for itself
+            made = sent = notes.told
+        paid, cost = billed(outcome, made, sent), 0
+        route = self.route
+        if route is not None and route.degraded != FIXED and (outcome in ITS_OWN or paid):
+            prompt = record.prompt_tokens - dropped.prompt_tokens
+            cached = record.cached_tokens - dropped.cached_tokens
+            cost = dropped.cost + self._books.pricing.cost(route.model, prompt, cached, paid)
+        made += dropped.completion_tokens
         return msgspec.structs.replace(record, completion_tokens=made, sent_tokens=sent, cost=cost)
 
 

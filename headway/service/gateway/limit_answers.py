@@ -11,6 +11,7 @@ from headway.core.base.errors import QuotaExceeded, RateLimited
 from headway.core.base.units import Seconds
 from headway.core.tenancy.limits import Claim, Denied, LimitKind, Limits, Standing
 from headway.core.tenancy.tenant import Tenant
+from headway.service.gateway.limit_settings import LimitTable, RateLimitSettings
 
 MICROS = 1_000_000
 
@@ -18,9 +19,8 @@ MICROS = 1_000_000
 class LimitRules(NamedTuple):
     """What the gateway does with limits, beside counting."""
 
-    limits_of: Callable[[Tenant], Limits] = lambda tenant: tenant.limits
+    table: LimitTable = LimitTable(RateLimitSettings())
     on_denied: Callable[[Tenant, LimitKind], None] = lambda tenant, kind: None
-    reserve_tokens: int = 1024  # for each choice of a request that gives no max_tokens
     currency: str = ""
 
 

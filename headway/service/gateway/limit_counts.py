@@ -11,6 +11,7 @@ from headway.core.tenancy.metrics import (
     TENANT_DENIALS,
 )
 from headway.core.tenancy.tenant import Tenant
+from headway.service.gateway.limit_settings import LimitTable
 from headway.service.observe.prometheus import Exporter, Sample
 
 
@@ -28,15 +29,15 @@ class SharedState(Protocol):
 class Denials:
     """Counts refusals into the exporter."""
 
-    def __init__(self, exporter: Exporter, *, by_tenant: bool) -> None:
+    def __init__(self, exporter: Exporter, table: LimitTable) -> None:
         self._exporter = exporter
-        self._by_tenant = by_tenant
+        self._table = table
 
     def count(self, tenant: Tenant, kind: LimitKind) -> None:
         """One request of this tenant was refused."""
         slo_class = tenant.slo_class.name.lower()
         self._exporter.add(LIMIT_DENIALS, slo_class=slo_class, kind=kind.value)
-        if self._by_tenant:
+        if self._table.settings.metrics_by_tenant:
             self._exporter.add(TENANT_DENIALS, tenant=tenant.name, kind=kind.value)
 
 

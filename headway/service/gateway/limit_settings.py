@@ -45,8 +45,19 @@ def check_rate_limits(settings: RateLimitSettings, where: str = "rate_limits") -
         check_limits(limits, f"{where}.tenants.{name}")
 
 
-def limits_of(settings: RateLimitSettings, tenant: Tenant) -> Limits:
-    """A tenant's own limits, else those set here for its name, else those for everybody else."""
-    if tenant.limits != UNLIMITED:
-        return tenant.limits
-    return settings.tenants.get(tenant.name, settings.default)
+class LimitTable:
+    """The settings as they are now; a reload replaces them, and what was counted stays."""
+
+    def __init__(self, settings: RateLimitSettings) -> None:
+        """Settings that `check_rate_limits` has passed."""
+        self.settings = settings
+
+    def replace(self, settings: RateLimitSettings) -> None:
+        """These from now on, for requests that come; where things are counted stays as it was."""
+        self.settings = settings
+
+    def of(self, tenant: Tenant) -> Limits:
+        """A tenant's own limits, else those set for its name, else those for everybody else."""
+        if tenant.limits != UNLIMITED:
+            return tenant.limits
+        return self.settings.tenants.get(tenant.name, self.settings.default)

@@ -6,6 +6,7 @@ import msgspec
 
 from headway.core.base.errors import ReplicaNotReady
 from headway.core.base.units import Seconds
+from headway.service.loaders.sampling_defaults import SamplingDefaults
 from headway.service.openai.answer_schema import ModelInfo
 from headway.service.openai.resolve import ModelFacts
 from headway.service.wire.transport import ReplicaState, ReplicaView
@@ -21,6 +22,7 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int
     context_length: int  # tokens; the engine may have less
     created: int  # Unix time at which this server began to serve it
+    sampling: SamplingDefaults = SamplingDefaults()  # for what requests leave open
 
 
 class Directory:
@@ -65,9 +67,13 @@ class Directory:
             max_model_len=view.hello.max_model_len if view.hello else self.model.context_length,
             root=self.model.root,
             state=view.state.value,
+            sampling_defaults=self.model.sampling.given(),
         )
 
     def _facts(self, max_model_len: int) -> ModelFacts:
         return ModelFacts(
-            names=self.model.names, max_model_len=max_model_len, vocab_size=self.model.vocab_size
+            names=self.model.names,
+            max_model_len=max_model_len,
+            vocab_size=self.model.vocab_size,
+            sampling=self.model.sampling,
         )

@@ -1,14 +1,27 @@
 """What a journey notes on its way for the ledger's record, beside what the meter measures."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from headway.core.base.metrics import Outcome
 from headway.service.wire.transport import Mailbox
 
 USER_BYTES = 8  # of its hash
 ITS_OWN = frozenset({Outcome.OK, Outcome.CANCELLED})  # ends that are nobody else's fault
+
+
+class Made(NamedTuple):
+    """Tokens that engines have worked on, and what they cost."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0  # of them
+    completion_tokens: int = 0
+    cost: int = 0  # micros
+
+
+NOTHING = Made()
 
 
 @dataclass(slots=True)
@@ -25,6 +38,9 @@ class Notes:
     sent: int = 0  # that were
     told: int | None = None  # completion tokens as the answer's own usage has them
     took_s: float | None = None  # set at its end
+    models: Sequence[str] = ()  # that it may be sent to, where that is not only its route
+    is_sized: bool = False
+    dropped: Made = NOTHING  # for an answer that the client did not get, as another one went on
     # Of cancelled engine requests: their ends will come here.
     boxes: Mapping[str, Mailbox] = field(default_factory=dict)
 

@@ -11,6 +11,7 @@ from headway.service.gateway.http import JSON, Exchange, Header
 from headway.service.gateway.models import Models
 from headway.service.observe.prometheus import Exporter
 from headway.service.openai.answer_schema import VersionInfo
+from headway.service.openai.limits import ApiLimits
 from headway.service.openai.openapi import docs_page, openapi
 from headway.service.wire.transport import ReplicaState, ReplicaView
 
@@ -84,14 +85,19 @@ class Pages:
     """All pages by path; those under /v1 need a key where one is set."""
 
     def __init__(
-        self, condition: Condition, models: Models, exporter: Exporter, version: str
+        self,
+        condition: Condition,
+        models: Models,
+        exporter: Exporter,
+        version: str,
+        limits: ApiLimits,
     ) -> None:
         self._condition = condition
         self._models = models
         self._exporter = exporter
         version_body = msgspec.json.encode(VersionInfo(version=version))
-        description = msgspec.json.encode(openapi(version))
-        docs = docs_page(version)
+        description = msgspec.json.encode(openapi(version, limits))
+        docs = docs_page(version, limits)
         self._by_path: Mapping[str, Show] = {
             "/health": lambda *_: condition.health(),
             "/ready": self._ready,

@@ -19,13 +19,21 @@ from headway.core.base.errors import InvalidRequest, ModelFileError
 from headway.core.text.tokenizer import Encodes
 from headway.service.loaders.chat_messages import Message, normalise
 from headway.service.loaders.model_parts import ModelFile, Vocabulary
-from headway.service.loaders.template_sandbox import TemplateEnvironment, TemplateRefusal
+from headway.service.loaders.template_sandbox import (
+    STEPS,
+    Steps,
+    TemplateEnvironment,
+    TemplateRefusal,
+    TemplateTooLong,
+)
 from headway.service.loaders.tokenizer_files import any_of, control_texts
 
 OPEN, CLOSE = "\ud800", "\udfff"  # around a control token written in a message
 MARKS = re.compile(f"[{OPEN}{CLOSE}]")
 FINAL = "\udbff"  # at the end of a final message that is to be continued
 MAX_RENDERED = 1 << 24  # characters
+MAX_STEPS = 1 << 23  # of one rendering: some seconds; loops within loops over all messages fit
+MAX_STEPS_AT_LOAD = 1 << 18  # of one short message
 MAX_ARGUMENT_CHARS = 1024
 # What clients send to every model, whether its template knows it or not.
 HARMLESS_ARGUMENTS = frozenset({"enable_thinking", "thinking"})
@@ -68,6 +76,7 @@ class ChatTemplate:
         self._strip = vocabulary.stripped
         self._template = None if source is None else _compile(model_file.path, source, now)
         self.arguments = frozenset(_arguments(source, now, self._constants))
+        self._try_out(model_file.path)
 
     def encode(
         self,
@@ -106,6 +115,22 @@ class ChatTemplate:
         """The rendered text, for showing; encoding it again is not safe."""
         marked = self._render_marked(messages, add_generation_prompt=add_generation_prompt)
         return MARKS.sub("", marked)
+
+    def _try_out(self, path: str) -> None:
+        """Raise ModelFileError for a template that would not come to an end in time."""
+        if self._template is None:
+            return
+        message: Message = {"role": "user", "content": "Hi"}
+        try:
+            self._run(self._template, [message], _turn(True), MAX_STEPS_AT_LOAD)
+        except TemplateTooLong:
+            raise ModelFileError(
+                path,
+                "its chat template loops: one short message takes more than "
+                f"{MAX_STEPS_AT_LOAD} steps; use another file, or mend the template",
+            ) from None
+        except InvalidRequest:  # it may want other messages
+            return
 
     def _checked(self, arguments: Mapping[str, object]) -> Mapping[str, object]:
         """Those that the template reads; their values are what a switch or a name may be."""
@@ -154,7 +179,14 @@ class ChatTemplate:
             after["role"] = before["role"]  # already one of a fixed list
         if continue_final:
             marked[-1]["content"] = f"{marked[-1]['content']}{FINAL}"
-        text = self._run(template, marked, {**arguments, **_turn(add_generation_prompt)})
+        variables = {**arguments, **_turn(add_generation_prompt)}
+        try:
+            text = self._run(template, marked, variables, MAX_STEPS)
+        except TemplateTooLong:
+            raise InvalidRequest(
+                "the model's chat template takes too long for these messages; send fewer of them",
+                param="messages",
+            ) from None
         if not continue_final:
             return text
         kept, *rest = text.split(FINAL)
@@ -185,8 +217,13 @@ class ChatTemplate:
         return marked + CLOSE if marked.endswith(self._tails) else marked
 
     def _run(
-        self, template: Template, messages: list[Message], arguments: Mapping[str, object]
+        self,
+        template: Template,
+        messages: list[Message],
+        arguments: Mapping[str, object],
+        most_steps: int,
     ) -> str:
+        """The rendered text; raises InvalidRequest, and TemplateTooLong."""
         parts: list[str] = []
         length = 0
         try:
@@ -196,6 +233,7 @@ class ChatTemplate:
                 documents=None,
                 **self._constants,
                 **arguments,
+                **{STEPS: Steps(most_steps)},
             ):
                 length += len(part)
                 if length > MAX_RENDERED:
@@ -209,6 +247,8 @@ class ChatTemplate:
                 f"the model's chat template refuses these messages: {MARKS.sub('', str(refusal))}",
                 param="messages",
             ) from None
+        except TemplateTooLong:
+            raise
         except (
             TemplateError, ArithmeticError, AttributeError, LookupError, MemoryError,
             RecursionError, TypeError, ValueError,
@@ -268,7 +308,7 @@ def _arguments(
         return set()
     environment = TemplateEnvironment(now)
     found = meta.find_undeclared_variables(environment.parse(source))
-    own = {"messages", "tools", "documents", "add_generation_prompt", *constants}
+    own = {"messages", "tools", "documents", "add_generation_prompt", STEPS, *constants}
     return found - own - environment.globals.keys()
 
 

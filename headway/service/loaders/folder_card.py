@@ -4,13 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from headway.core.base.model_card import (
-    Activation,
-    FileFormat,
-    ModelCard,
-    RopeScaling,
-    RopeScalingKind,
-)
+from headway.core.base.model_card import Activation, FileFormat, ModelCard
+from headway.service.loaders.folder_rope import SLIDING, read_rope
 from headway.service.loaders.gguf_header import Value
 from headway.service.loaders.gguf_metadata import Metadata
 
@@ -19,7 +14,6 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "swish": Activation.SILU,
     "gelu_pytorch_tanh": Activation.GELU_TANH,
 }
-SLIDING = "sliding_attention"
 
 
 class Habits(NamedTuple):
@@ -48,7 +42,14 @@ FAMILIES: Mapping[str, Habits] = {
     ),
     "gemma3_text": GEMMA,
     "gemma3": GEMMA,  # with an image tower, which is not read
-    "phi3": Habits("phi3", {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5}),
+    "phi3": Habits(
+        "phi3",
+        {
+            "max_position_embeddings": 4096,
+            "original_max_position_embeddings": 4096,
+            "rms_norm_eps": 1e-5,
+        },
+    ),
 }  # by `model_type`
 COMMON: Mapping[str, Value] = {
     "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 1e4, "tie_word_embeddings": False,
@@ -75,6 +76,7 @@ def folder_card(config: Metadata, folder: str, tensor_prefix: str) -> ModelCard:
     is_gemma = habits is GEMMA
     num_layers = values.integer("num_hidden_layers", minimum=1)
     scalar = values.number("query_pre_attn_scalar") if is_gemma else 0.0
+    rope = read_rope(values, given, head_dim, habits.architecture)
     return ModelCard(
         path=folder,
         name=_name(folder),
@@ -87,12 +89,12 @@ def folder_card(config: Metadata, folder: str, tensor_prefix: str) -> ModelCard:
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim,
-        rope_dim=_rope_dim(values, head_dim),
-        rope_theta=_theta(values, given, is_gemma=is_gemma),
-        rope_scaling=_rope_scaling(values, _rope_prefix(values, is_gemma=is_gemma)),
-        local_rope_theta=_local_theta(values) if is_gemma else 0.0,
+        rope_dim=rope.dim,
+        rope_theta=rope.theta,
+        rope_scaling=rope.scaling,
+        local_rope_theta=rope.local_theta,
         vocab_size=values.integer("vocab_size", minimum=1),
-        context_length=values.integer("max_position_embeddings", minimum=1),
+        context_length=rope.context,
         norm_eps=_norm_eps(values),
         sliding_windows=_windows(values, habits.architecture, num_layers),
         activation=_activation(values),
@@ -151,63 +153,6 @@ def _name(folder: str) -> str:
     if path.parent.name == "snapshots" and repository.startswith("models--"):
         return repository.removeprefix("models--").replace("--", "/")
     return path.name
-
-
-def _rope_prefix(values: Metadata, *, is_gemma: bool) -> str:
-    """Where the parameters of scaling stand."""
-    of_layers = "rope_parameters.full_attention."
-    if is_gemma and any(key.startswith(of_layers) for key in values.values):
-        return of_layers
-    if any(key.startswith("rope_parameters.") for key in values.values):
-        return "rope_parameters."
-    return "rope_scaling."
-
-
-def _theta(values: Metadata, given: Mapping[str, Value], *, is_gemma: bool) -> float:
-    nested = _rope_prefix(values, is_gemma=is_gemma) + "rope_theta"
-    return values.number(nested if nested in given else "rope_theta")
-
-
-def _local_theta(values: Metadata) -> float:
-    nested = f"rope_parameters.{SLIDING}.rope_theta"
-    kind = values.text(f"rope_parameters.{SLIDING}.rope_type", "default")
-    if kind != "default":
-        raise values.fail(f"rope_parameters.{SLIDING}.rope_type", f"is {kind!r}: not supported")
-    return values.number(nested if nested in values.values else "rope_local_base_freq")
-
-
-def _rope_dim(values: Metadata, head_dim: int) -> int:
-    key = "partial_rotary_factor"
-    nested = f"rope_parameters.{key}"
-    factor = values.number(nested if nested in values.values else key, 1.0)
-    rope_dim = int(head_dim * factor)
-    if not 2 <= rope_dim <= head_dim or rope_dim % 2:
-        raise values.fail(
-            key, f"is {factor}: {rope_dim} of the {head_dim} values of a head, which is not "
-            "an even number from 2 on"
-        )  # fmt: skip
-    return rope_dim
-
-
-def _rope_scaling(values: Metadata, prefix: str) -> RopeScaling | None:
-    key = prefix + ("rope_type" if prefix + "rope_type" in values.values else "type")
-    kind = values.text(key, "default")
-    if kind == "default":
-        return None
-    if kind == "linear":
-        return RopeScaling(kind=RopeScalingKind.LINEAR, factor=values.number(prefix + "factor"))
-    if kind != "llama3":
-        raise values.fail(key, f"is {kind!r}; supported: default, linear, llama3")
-    low, high = (values.number(f"{prefix}{name}_freq_factor") for name in ("low", "high"))
-    if low >= high:
-        raise values.fail(f"{prefix}low_freq_factor", f"is {low}, not below the high one of {high}")
-    return RopeScaling(
-        kind=RopeScalingKind.LLAMA3,
-        factor=values.number(prefix + "factor"),
-        original_context=values.integer(prefix + "original_max_position_embeddings", minimum=1),
-        low_freq_factor=low,
-        high_freq_factor=high,
-    )
 
 
 def _norm_eps(values: Metadata) -> float:

@@ -7,10 +7,15 @@ import msgspec
 
 from headway.service.loaders.folder_files import FolderFiles
 from headway.service.loaders.gguf_metadata import Metadata
-from headway.service.loaders.model_parts import BYTE_TOKEN, TokenType, Vocabulary
+from headway.service.loaders.model_parts import BYTE_TOKEN, SPACE, TokenType, Vocabulary
+from headway.service.loaders.word_models import UnigramModel, WordModel, read_word_model
 
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 SPECIALS, TEMPLATE = "special_tokens_map.json", "chat_template.jinja"
+HOW_TO_WRITE_ONE = (
+    "where transformers and sentencepiece are installed, AutoTokenizer.from_pretrained(FOLDER)"
+    ".save_pretrained(FOLDER) writes it"
+)
 
 Json = Mapping[str, object]
 
@@ -25,14 +30,6 @@ class _Added(msgspec.Struct):
     rstrip: bool = False
 
 
-class _Model(msgspec.Struct):
-    vocab: dict[str, int]
-    merges: list[str | tuple[str, str]]
-    type: str = "BPE"
-    byte_fallback: bool = False
-    unk_token: str | None = None
-
-
 class _Document(msgspec.Struct):
     model: msgspec.Raw
     added_tokens: list[_Added] = []
@@ -40,12 +37,6 @@ class _Document(msgspec.Struct):
     pre_tokenizer: dict[str, object] | None = None
     post_processor: dict[str, object] | None = None
     decoder: dict[str, object] | None = None
-
-
-class _Kind(msgspec.Struct):
-    """Of a model, before its words are looked at."""
-
-    type: str | None = None
 
 
 class _Words(NamedTuple):
@@ -68,9 +59,12 @@ def folder_vocabulary(
     model = _model(files, document)
     words = _words(files, document, model, rows)
     named = _named(files)
-    has_bytes = "ByteLevel" in {each.get("type") for each in _each(document.decoder)} or (
-        "ByteLevel" in {each.get("type") for each in _each(document.pre_tokenizer)}
-    )
+    rules = (*_each(document.normalizer), *_each(document.pre_tokenizer), *_each(document.decoder))
+    has_bytes = any(rule.get("type") == "ByteLevel" for rule in rules)
+    if isinstance(model, UnigramModel) and not has_bytes and not any(map(_writes_spaces, rules)):
+        raise files.fail(
+            TOKENIZER, "is a Unigram that does not write spaces as '\u2581': not supported"
+        )
     ids = {
         name: _id_of(files, words, named.get(f"{name}_token"), config, f"{name}_token_id")
         for name in ("bos", "eos", "pad")
@@ -89,11 +83,11 @@ def folder_vocabulary(
         eot_id=None,
         eom_id=None,
         pad_id=ids["pad"],
-        unknown_id=words.ids.get(model.unk_token or ""),
+        unknown_id=model.unknown_id,
         add_bos=add_bos if isinstance(add_bos, bool) else bos_id is not None,
         add_space_prefix=False,  # the pipeline's own concern
         end_ids=_end_ids(generation, rows) + _end_ids(config, rows),
-        pipeline=_pipeline(document, words),
+        pipeline=_pipeline(document, model, words),
         strips_left=frozenset(each.id for each in document.added_tokens if each.lstrip),
         strips_right=frozenset(each.id for each in document.added_tokens if each.rstrip),
     )
@@ -121,37 +115,39 @@ def folder_template(files: FolderFiles) -> str | None:
     return found
 
 
+def _writes_spaces(rule: Json) -> bool:
+    return SPACE in (rule.get("replacement"), rule.get("content"))
+
+
 def _document(files: FolderFiles) -> _Document:
     text = files.text(TOKENIZER)
     if text is None:
         beside = " beside tokenizer.model" if files.size("tokenizer.model") is not None else ""
-        raise files.fail(
-            TOKENIZER, f"is missing{beside}; write it with save_pretrained of a fast tokenizer"
-        )
+        raise files.fail(TOKENIZER, f"is missing{beside}; {HOW_TO_WRITE_ONE}")
     try:
         return msgspec.json.decode(text, type=_Document)
     except (msgspec.DecodeError, RecursionError) as error:
         raise files.fail(TOKENIZER, f"is damaged: {error}") from None
 
 
-def _model(files: FolderFiles, document: _Document) -> _Model:
+def _model(files: FolderFiles, document: _Document) -> WordModel:
     try:
-        kind = msgspec.json.decode(document.model, type=_Kind).type
-        if kind not in ("BPE", None):
-            raise files.fail(TOKENIZER, f"has a model of type {kind[:40]!r}; supported: BPE")
-        return msgspec.json.decode(document.model, type=_Model)
-    except msgspec.DecodeError as error:
-        raise files.fail(TOKENIZER, f"has a damaged model: {error}") from None
+        return read_word_model(document.model)
+    except ValueError as error:
+        raise files.fail(TOKENIZER, str(error)) from None
 
 
-def _words(files: FolderFiles, document: _Document, model: _Model, rows: int) -> _Words:
+def _words(files: FolderFiles, document: _Document, model: WordModel, rows: int) -> _Words:
     tokens, types = [""] * rows, [int(TokenType.UNUSED)] * rows
-    ids = dict(model.vocab)
-    for text, token_id in model.vocab.items():
+    ids: dict[str, int] = {}
+    for text, token_id in model.words():
         _check_id(files, text, token_id, rows)
+        ids.setdefault(text, token_id)
         is_byte = model.byte_fallback and BYTE_TOKEN.fullmatch(text) is not None
         tokens[token_id] = text
         types[token_id] = TokenType.BYTE if is_byte else TokenType.NORMAL
+    if isinstance(model, UnigramModel) and model.unknown_id is not None:
+        types[model.unknown_id] = TokenType.UNKNOWN
     for added in document.added_tokens:
         _check_id(files, added.content, added.id, rows)
         if ids.setdefault(added.content, added.id) != added.id or tokens[added.id] not in (
@@ -175,25 +171,15 @@ def _check_id(files: FolderFiles, text: str, token_id: int, rows: int) -> None:
         )
 
 
-def _pipeline(document: _Document, words: _Words) -> str:
+def _pipeline(document: _Document, model: WordModel, words: _Words) -> str:
     """The library's own form, less everything that is done here.
 
     Control tokens are no words there: no text becomes one by itself.
     """
-    model: dict[str, object] = msgspec.json.decode(document.model)
-    typed = msgspec.json.decode(document.model, type=_Model)
-    kept = {
-        text: token_id
-        for text, token_id in typed.vocab.items()
-        if words.types[token_id] != TokenType.CONTROL
-    }
-    merges = [
-        (left, right) for left, right in map(_pair, typed.merges)
-        if left in kept and right in kept and left + right in kept
-    ]  # fmt: skip
-    model |= {"type": "BPE", "vocab": kept, "merges": merges}
-    if typed.unk_token not in kept:
-        model["unk_token"] = None
+    hidden = frozenset(
+        token_id for token_id, kind in enumerate(words.types)
+        if kind in (TokenType.CONTROL, TokenType.UNKNOWN)
+    )  # fmt: skip
     form: dict[str, object] = {
         "version": "1.0",
         "truncation": None,
@@ -203,16 +189,9 @@ def _pipeline(document: _Document, words: _Words) -> str:
         "pre_tokenizer": document.pre_tokenizer,
         "post_processor": None,
         "decoder": None,
-        "model": model,
+        "model": model.without(hidden),
     }
     return msgspec.json.encode(form).decode()
-
-
-def _pair(merge: str | tuple[str, str]) -> tuple[str, str]:
-    if isinstance(merge, tuple):
-        return merge
-    left, _, right = merge.partition(" ")
-    return left, right
 
 
 def _named(files: FolderFiles) -> dict[str, object]:

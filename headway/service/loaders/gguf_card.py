@@ -3,14 +3,13 @@
 from pathlib import Path
 
 from headway.core.base.errors import ModelFileError
-from headway.core.base.model_card import Activation, ModelCard, RopeScaling, RopeScalingKind
+from headway.core.base.model_card import Activation, ModelCard, RopeScalingKind
 from headway.service.loaders.gguf_header import Header
 from headway.service.loaders.gguf_metadata import Metadata
+from headway.service.loaders.gguf_rope import gguf_rope_scaling
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3", "phi3")
 EMBEDDING = "token_embd.weight"
-ROPE_FACTORS = "rope_freqs.weight"  # present in Llama 3.1 and later files
-LONG_FACTORS = "rope_factors_long.weight"
 GEMMA_PATTERN = 6  # of so many layers the last sees everything; files do not say it
 GEMMA_27B_LAYERS = 62  # the one size whose scores are not scaled by the size of its heads
 
@@ -40,7 +39,12 @@ def gguf_card(metadata: Metadata, header: Header) -> ModelCard:
         )
     num_layers = metadata.integer(f"{arch}.block_count", minimum=1)
     is_gemma = arch == "gemma3"
-    _refuse(metadata, arch, header)
+    _refuse(metadata, arch)
+    context = metadata.integer(f"{arch}.context_length", minimum=1)
+    scaling = gguf_rope_scaling(metadata, arch, header, context)
+    if scaling is not None and scaling.kind is RopeScalingKind.YARN:
+        # Some files keep the length of the training as the model's own, and scale from there.
+        context = max(context, int(scaling.original_context * scaling.factor))
     return ModelCard(
         path=metadata.path,
         name=metadata.text("general.name") or Path(metadata.path).stem,
@@ -53,9 +57,9 @@ def gguf_card(metadata: Metadata, header: Header) -> ModelCard:
         head_dim=head_dim,
         rope_dim=rope_dim,
         rope_theta=metadata.number(f"{arch}.rope.freq_base", 10000.0),
-        rope_scaling=_rope_scaling(metadata, arch, header),
+        rope_scaling=scaling,
         vocab_size=embedding.shape[1],
-        context_length=metadata.integer(f"{arch}.context_length", minimum=1),
+        context_length=context,
         norm_eps=metadata.number(f"{arch}.attention.layer_norm_rms_epsilon"),
         sliding_windows=_windows(metadata, arch, num_layers),
         local_rope_theta=metadata.number(f"{arch}.rope.freq_base_swa", 1e4) if is_gemma else 0.0,
@@ -77,36 +81,8 @@ def _head_dim(metadata: Metadata, arch: str, hidden: int, heads: int) -> int:
     return head_dim
 
 
-def _rope_scaling(metadata: Metadata, arch: str, header: Header) -> RopeScaling | None:
-    key = f"{arch}.rope.scaling.type"
-    kind = metadata.text(key)
-    has_factors = any(tensor.name == ROPE_FACTORS for tensor in header.tensors)
-    if kind not in (None, "none", "linear", "yarn"):
-        raise metadata.fail(key, f"is {kind!r}; supported: none, linear, yarn")
-    if kind in (None, "none"):
-        return RopeScaling(kind=RopeScalingKind.LLAMA3) if has_factors else None
-    if has_factors:
-        raise metadata.fail(key, f"is {kind!r}, and {ROPE_FACTORS!r} scales too: not supported")
-    factor = metadata.number(f"{arch}.rope.scaling.factor")
-    if kind == "linear":
-        return RopeScaling(kind=RopeScalingKind.LINEAR, factor=factor)
-    return RopeScaling(
-        kind=RopeScalingKind.YARN,
-        factor=factor,
-        original_context=metadata.integer(
-            f"{arch}.rope.scaling.original_context_length", minimum=1
-        ),
-    )
-
-
-def _refuse(metadata: Metadata, arch: str, header: Header) -> None:
+def _refuse(metadata: Metadata, arch: str) -> None:
     """What would change every answer and is not computed."""
-    if any(tensor.name == LONG_FACTORS for tensor in header.tensors):
-        raise ModelFileError(
-            metadata.path,
-            f"tensor {LONG_FACTORS!r}: rope scaling longrope is not supported; supported: none, "
-            f"linear, and {ROPE_FACTORS!r}",
-        )
     for name in ("attn_logit_softcapping", "final_logit_softcapping"):
         if metadata.values.get(f"{arch}.{name}"):
             raise metadata.fail(f"{arch}.{name}", "is not 0: not supported")

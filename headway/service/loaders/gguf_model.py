@@ -9,6 +9,7 @@ from headway.service.loaders.gguf_card import ARCHITECTURES, EMBEDDING, gguf_car
 from headway.service.loaders.gguf_header import Header, read_header
 from headway.service.loaders.gguf_metadata import Metadata
 from headway.service.loaders.model_parts import ModelFile, TokenType, Vocabulary
+from headway.service.loaders.sampling_defaults import IN_GGUF, sampling_defaults
 
 BLOCK = re.compile(r"blk\.(\d{1,9})\.")
 
@@ -25,8 +26,15 @@ def open_gguf(path: str) -> ModelFile:
     vocabulary = _vocabulary(metadata)
     card = gguf_card(metadata, header)
     _check_agreement(card, vocabulary, header)
-    template = metadata.text("tokenizer.chat_template")
-    return ModelFile(path, card, vocabulary, template, header.tensors, header.file_bytes)
+    return ModelFile(
+        path=path,
+        card=card,
+        vocabulary=vocabulary,
+        chat_template=metadata.text("tokenizer.chat_template"),
+        tensors=header.tensors,
+        file_bytes=header.file_bytes,
+        sampling=sampling_defaults(metadata, IN_GGUF),
+    )
 
 
 def _check_supported(metadata: Metadata) -> None:

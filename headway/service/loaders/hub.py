@@ -7,7 +7,6 @@ quarter of a second.
 """
 
 import errno
-import json
 import logging
 import re
 import shutil
@@ -35,20 +34,25 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import build_hf_headers
 
-from headway.core.base.errors import HeadwayError, ModelFileError, StartError
+from headway.core.base.errors import HeadwayError, StartError
 from headway.service.loaders.hub_blob import Blob, checksum_of, fetch_blob
+from headway.service.loaders.hub_cache import (
+    COMMIT,
+    cached_path,
+    read_index,
+    repository_folder,
+)
 from headway.service.loaders.hub_choice import INDEX, HubReference, choose, shards
 from headway.service.loaders.progress import Progress
 
-COMMIT = re.compile(r"[0-9a-f]{40}")
 CHECKSUM = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 ETAG = re.compile(r"[\w-]+")
 UNAUTHORIZED = (401, 403)
 LEAST_UNAVAILABLE = 500
-MOST_SMALL_BYTES = 64 << 20  # of an index: it is read whole
 GB = 1e9
 
 logger = logging.getLogger(__name__)
+logging.getLogger("httpx2").setLevel(logging.WARNING)  # else a line a request of the library's
 
 
 class Hub(NamedTuple):
@@ -86,7 +90,7 @@ def fetch_from_hub(
     hub = hub or Hub.usual()
     if hub.offline or (COMMIT.fullmatch(reference.revision) and not verify):
         try:
-            return _cached(reference, hub)
+            return cached_path(reference, hub.cache_dir)
         except HeadwayError as error:
             if hub.offline:
                 raise StartError(
@@ -110,7 +114,7 @@ def fetch_from_hub(
 
 def _despite(reference: HubReference, hub: Hub, unreachable: _Unreachable) -> str:
     try:
-        path = _cached(reference, hub)
+        path = cached_path(reference, hub.cache_dir)
     except HeadwayError as error:
         raise StartError(
             f"{reference}: cannot reach {hub.endpoint} ({unreachable}), and {error.message}; "
@@ -195,7 +199,7 @@ class _Fetch:
         names = choose(self._reference, files)
         if INDEX in names:
             self._refuse_no_space([INDEX])
-            index = _read_index(self._reference, self._bring(INDEX, 0, files[INDEX][0]))
+            index = read_index(self._reference, self._bring(INDEX, 0, files[INDEX][0]))
             names += shards(self._reference, index, files)
         self._refuse_no_space(names)
         total = sum(files[name][0] for name in names)
@@ -291,7 +295,7 @@ class _Fetch:
             ref.write_text(self._listed.commit)
 
     def _folder(self) -> Path:
-        return self._hub.cache_dir / f"models--{self._reference.repo.replace('/', '--')}"
+        return repository_folder(self._hub.cache_dir, self._reference.repo)
 
     def _refuse_no_space(self, names: list[str]) -> None:
         self._hub.cache_dir.mkdir(parents=True, exist_ok=True)
@@ -303,41 +307,6 @@ class _Fetch:
                 f"{self._reference} takes {needed / GB:.1f} GB more in {self._hub.cache_dir}, "
                 f"where {free / GB:.1f} GB are free; free space there, or set HF_HOME"
             )
-
-
-def _cached(reference: HubReference, hub: Hub) -> str:
-    """Path of what an earlier call brought whole; raises ModelFileError."""
-    folder = hub.cache_dir / f"models--{reference.repo.replace('/', '--')}"
-    commit = reference.revision
-    if not COMMIT.fullmatch(commit):
-        ref = folder / "refs" / commit
-        commit = ref.read_text().strip() if ref.is_file() else ""
-    snapshot = folder / "snapshots" / commit
-    if not commit or not snapshot.is_dir():
-        raise ModelFileError(str(reference), f"it is not in the cache {hub.cache_dir}")
-    # A name whose blob is gone is no file.
-    names = {p.relative_to(snapshot).as_posix() for p in snapshot.rglob("*") if p.is_file()}
-    try:
-        found = choose(reference, names)
-        if INDEX in found:
-            found += shards(reference, _read_index(reference, snapshot / INDEX), names)
-    except ModelFileError as error:
-        raise ModelFileError(
-            str(reference), f"it is not whole in the cache {snapshot} ({error.message})"
-        ) from None
-    return str(snapshot / found[0] if len(found) == 1 else snapshot)
-
-
-def _read_index(reference: HubReference, path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > MOST_SMALL_BYTES:
-            raise ValueError("too long")
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ModelFileError(str(reference), f"{INDEX} is no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise ModelFileError(str(reference), f"{INDEX} is no JSON object")
-    return found
 
 
 def _of_disk(reference: HubReference, hub: Hub, error: OSError) -> StartError:

@@ -23,6 +23,7 @@ BESIDE_WEIGHTS = (
     "merges.txt",
     "chat_template*.json",
     "chat_template*.jinja",
+    "README.md",  # says which licence it has
 )
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

@@ -4,7 +4,8 @@ import os
 
 from headway.service.loaders.gguf_model import open_gguf
 from headway.service.loaders.model_folder import open_folder
-from headway.service.loaders.model_parts import ModelFile, SamplingDefaults, TokenType, Vocabulary
+from headway.service.loaders.model_parts import ModelFile, TokenType, Vocabulary
+from headway.service.loaders.sampling_defaults import SamplingDefaults
 
 # What a caller of `open_model` needs to know of its answer.
 __all__ = ["ModelFile", "SamplingDefaults", "TokenType", "Vocabulary", "open_model"]

@@ -11,7 +11,8 @@ from headway.service.loaders.folder_files import FolderFiles
 from headway.service.loaders.folder_tokenizer import folder_template, folder_vocabulary
 from headway.service.loaders.gguf_header import TensorEntry
 from headway.service.loaders.gguf_metadata import Metadata
-from headway.service.loaders.model_parts import ModelFile, SamplingDefaults
+from headway.service.loaders.model_parts import ModelFile
+from headway.service.loaders.sampling_defaults import IN_A_FOLDER, sampling_defaults
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 EMBEDDING = "embed_tokens.weight"
@@ -45,7 +46,7 @@ def open_folder(path: str) -> ModelFile:
         chat_template=folder_template(files),
         tensors=_entries(tensors.values(), prefix),
         file_bytes=_file_bytes(files, tensors),
-        sampling=_sampling(generation),
+        sampling=sampling_defaults(generation, IN_A_FOLDER),
     )
 
 
@@ -116,13 +117,3 @@ def _entries(tensors: Iterable[FolderTensor], prefix: str) -> tuple[TensorEntry,
 
 def _file_bytes(files: FolderFiles, tensors: Mapping[str, FolderTensor]) -> int:
     return sum(files.size(name) or 0 for name in {tensor.file for tensor in tensors.values()})
-
-
-def _sampling(generation: Metadata) -> SamplingDefaults:
-    numbers = {
-        key: generation.number(key)
-        for key in SamplingDefaults._fields
-        if generation.values.get(key)  # 0 is what a request without it gets anyway
-    }
-    top_k = numbers.pop("top_k", None)
-    return SamplingDefaults(**numbers, top_k=None if top_k is None else int(top_k))

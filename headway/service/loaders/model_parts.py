@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 from headway.core.base.model_card import ModelCard
 from headway.service.loaders.gguf_header import TensorEntry
+from headway.service.loaders.sampling_defaults import SamplingDefaults
 
+SPACE = "\u2581"  # SentencePiece writes a space as this
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -51,16 +53,6 @@ class Vocabulary(NamedTuple):
         """A text without the white space that the tokens before and after it take."""
         text = text.lstrip() if before in self.strips_right else text
         return text.rstrip() if after in self.strips_left else text
-
-
-class SamplingDefaults(NamedTuple):
-    """How the model's makers would sample, where a request does not say; None: they do not."""
-
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
 
 
 class ModelFile(NamedTuple):

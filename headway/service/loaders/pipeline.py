@@ -12,6 +12,12 @@ from headway.core.base.errors import ModelFileError
 SHRINKS: Mapping[str, int] = {"Prepend": 1, "Replace": 1, "NFD": 1, "NFC": 3}
 
 
+# Pre-tokenizers that leave every character of a text in some word.
+KEEPS_ALL = frozenset(
+    {"Sequence", "Metaspace", "ByteLevel", "Digits", "Punctuation", "Split", "UnicodeScripts"}
+)
+
+
 def pipelines(path: str, pipeline: str) -> tuple[Engine, Engine]:
     """The engine for text that begins a prompt, and that for all other text.
 
@@ -30,13 +36,18 @@ def pipelines(path: str, pipeline: str) -> tuple[Engine, Engine]:
 def shrinkage(pipeline: str) -> int | None:
     """By how much normalizing may shorten a text's bytes at most; None: nobody knows."""
     factor = 1
-    for each in _parts(msgspec.json.decode(pipeline), "normalizer"):
+    form = msgspec.json.decode(pipeline)
+    for each in _parts(form, "normalizer"):
         kind = str(each.get("type"))
         if kind == "Sequence":
             continue
         if kind not in SHRINKS or (kind == "Replace" and each.get("pattern") != {"String": " "}):
             return None
         factor *= SHRINKS[kind]
+    for each in _parts(form, "pre_tokenizer"):
+        kind = str(each.get("type"))
+        if "type" in each and (kind not in KEEPS_ALL or each.get("behavior") == "Removed"):
+            return None
     return factor
 
 

@@ -14,11 +14,16 @@ from tokenizers import Tokenizer as Engine
 from tokenizers.models import BPE
 
 from headway.core.base.errors import InvalidRequest, ModelFileError
-from headway.service.loaders.model_parts import BYTE_TOKEN, ModelFile, TokenType, Vocabulary
+from headway.service.loaders.model_parts import (
+    BYTE_TOKEN,
+    SPACE,
+    ModelFile,
+    TokenType,
+    Vocabulary,
+)
 from headway.service.loaders.pipeline import pipelines, shrinkage
 from headway.service.loaders.pre_tokenizers import PRE_TOKENIZERS, WHOLE_WORDS_FIRST
 
-SPACE = "\u2581"  # SentencePiece writes a space as this
 MAX_LEVELS = 40  # of groups within groups in one pattern; Python's reader of patterns recurses
 SPECIAL_TYPES = frozenset({TokenType.UNKNOWN, TokenType.CONTROL})
 
@@ -62,7 +67,8 @@ def build_table(model_file: ModelFile) -> "TokenTable":
         raise ModelFileError(
             model_file.path,
             f"metadata 'tokenizer.ggml.model' is {vocabulary.kind[:60]!r}; supported: gpt2 "
-            "(byte-level BPE), llama (SentencePiece BPE)",
+            "(byte-level BPE), llama (SentencePiece BPE); Unigram only in a folder's "
+            "tokenizer.json",
         )
     is_gpt2 = vocabulary.kind == "gpt2"
     table = _byte_level_table(vocabulary) if is_gpt2 else _sentence_piece_table(vocabulary)

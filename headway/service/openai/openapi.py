@@ -19,6 +19,8 @@ from headway.service.openai.answer_schema import (
     Tokenized,
     VersionInfo,
 )
+from headway.service.openai.limits import ApiLimits
+from headway.service.openai.openapi_bounds import NATIVE, add_bounds
 from headway.service.openai.schema import ChatBody, CompletionBody, Message
 from headway.service.openai.tokens import DetokenizeBody, TokenizeBody
 
@@ -98,7 +100,7 @@ ENDPOINTS = (
         method="post",
         path="/v1/chat",
         summary="Answer a chat as short events, always streamed, ended by [DONE].",
-        body="ChatBody",
+        body=NATIVE,
         answers={_EVENTS: "NativeEvent"},
         errors=_GENERATION_ERRORS,
         parameters=(("model", "query"),),
@@ -170,16 +172,13 @@ ENDPOINTS = (
 )
 
 
-def openapi(version: str) -> dict[str, Any]:
-    """An OpenAPI 3.1 document of all endpoints; `version` is the server's."""
+def openapi(version: str, limits: ApiLimits | None = None) -> dict[str, Any]:
+    """An OpenAPI 3.1 document of all endpoints; `version` and limits are the server's."""
     _, components = msgspec.json.schema_components(
         _SCHEMAS, ref_template="#/components/schemas/{name}"
     )
     # The decoder takes every field as optional, so that errors can be written for people.
-    components["ChatBody"]["required"] = ["messages"]
-    components["CompletionBody"]["required"] = ["prompt"]
-    message = {"$ref": "#/components/schemas/Message"}
-    components["ChatBody"]["properties"]["messages"] = {"type": "array", "items": message}
+    add_bounds(components, limits or ApiLimits())
     return {
         "openapi": "3.1.0",
         "info": {
@@ -205,9 +204,9 @@ def paths_of(endpoints: Sequence[Endpoint]) -> dict[str, dict[str, Any]]:
     return paths
 
 
-def docs_page(version: str) -> bytes:
+def docs_page(version: str, limits: ApiLimits | None = None) -> bytes:
     """The same as one HTML page that needs nothing from elsewhere."""
-    document = openapi(version)
+    document = openapi(version, limits)
     schemas = document["components"]["schemas"]
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><title>Headway API</title>",

@@ -16,6 +16,7 @@ from headway.service.openai.messages import check_messages
 from headway.service.openai.parse_extras import allowed_ids, shared_extras, template_extras
 from headway.service.openai.refused import refuse
 from headway.service.openai.schema import (
+    SMALLEST_TOP_P,
     ChatBody,
     ChatRequest,
     CompletionBody,
@@ -25,7 +26,6 @@ from headway.service.openai.schema import (
 )
 
 Body = TypeVar("Body", bound=SharedFields)
-SMALLEST_TOP_P = 1e-9  # what top_p 0 becomes: the best token always stays
 MAX_UNKNOWN_FIELDS = 16  # names reported; more are ignored without being counted
 
 

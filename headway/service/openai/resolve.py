@@ -7,8 +7,10 @@ import msgspec
 from headway.core.base.errors import InvalidRequest, ModelNotFound, PromptTooLong
 from headway.core.messages.path import EngineRequest, Sampling
 from headway.core.text.tokenizer import Tokenizer
+from headway.service.loaders.sampling_defaults import SamplingDefaults
 from headway.service.openai.limits import ApiLimits
 from headway.service.openai.schema import (
+    SMALLEST_TOP_P,
     ChatRequest,
     CompletionRequest,
     ParsedRequest,
@@ -22,6 +24,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...]  # served names; the first is the default
     max_model_len: int  # tokens of prompt and answer together
     vocab_size: int
+    sampling: SamplingDefaults = SamplingDefaults()  # for what a request leaves open
 
 
 def check_model_name(name: str | None, facts: ModelFacts) -> str:
@@ -114,7 +117,7 @@ def engine_requests(
                     request,
                     _max_tokens(request, name, len(prompt), facts.max_model_len),
                     (drawn_seed + index) % 2**64 if seed is None else seed,
-                    facts.vocab_size,
+                    facts,
                     bad_words,
                 ),
                 num_choices=request.n,
@@ -238,17 +241,20 @@ def _sampling(
     request: ParsedRequest,
     max_tokens: int,
     seed: int,
-    vocab_size: int,
+    facts: ModelFacts,
     bad_words: tuple[tuple[int, ...], ...],
 ) -> Sampling:
     given: SamplingChoice = request.sampling
     asked, scored = given.num_logprobs, request.prompt_logprobs
     echo = isinstance(request, CompletionRequest) and request.echo and asked is not None
-    values = {name: getattr(given, name) for name in SamplingChoice.__struct_fields__}
+    said = {name: getattr(given, name) for name in SamplingChoice.__struct_fields__}
+    # First what the request says, then what the model's makers do; then the API's own defaults.
+    values = facts.sampling.given() | {k: v for k, v in said.items() if v is not None}
     values |= {
         "max_tokens": max_tokens,
         "seed": seed,
-        "top_k": given.top_k if given.top_k < vocab_size else 0,
+        "top_p": max(values.get("top_p", 1.0), SMALLEST_TOP_P),
+        "top_k": values.get("top_k", 0) if values.get("top_k", 0) < facts.vocab_size else 0,
         "stop": () if _is_scoring(request) else given.stop,
         # One number for prompt and answer; what is too many of either is not shown.
         "num_logprobs": max((n for n in (asked, scored) if n is not None), default=None),

@@ -14,16 +14,31 @@ from headway.core.tenancy.tenant import SloClass, Tenant
 
 MAX_LOGPROBS = 20  # OpenAI's own bound for top_logprobs; also ours for completions
 MAX_INT = 2**31 - 1  # keeps counts inside what every later stage can hold
+SMALLEST_TOP_P = 1e-9  # what top_p 0 becomes: the best token always stays
 
 T = TypeVar("T")
 Harmless = Annotated[T, Meta(description="Accepted; without effect on the answer.")]
-Temperature = Annotated[float, Meta(ge=0.0, le=2.0, description="0 is greedy; default 1.")]
-TopP = Annotated[float, Meta(ge=0.0, le=1.0, description="0 keeps only the best token.")]
-TopK = Annotated[int, Meta(ge=-1, le=MAX_INT, description="0 and -1 keep all.")]
-Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+# Of these and of `min_p` and `repetition_penalty` a model may have defaults of its own, which
+# /v1/models tells; those named here are of a model that has none.
+Temperature = Annotated[
+    float, Meta(ge=0.0, le=2.0, description="0 is greedy; default: the model's, else 1.")
+]
+TopP = Annotated[
+    float,
+    Meta(ge=0.0, le=1.0, description="0 keeps only the best token; default: the model's, else 1."),
+]
+TopK = Annotated[
+    int, Meta(ge=-1, le=MAX_INT, description="0 and -1 keep all; default: the model's, else all.")
+]
+Share = Annotated[float, Meta(ge=0.0, le=1.0, description="Default: the model's, else 0.")]
 Penalty = Annotated[float, Meta(ge=-2.0, le=2.0, description="Over output tokens only.")]
 RepetitionPenalty = Annotated[
-    float, Meta(ge=0.01, le=10.0, description="Over prompt and output tokens; 1 is none.")
+    float,
+    Meta(
+        ge=0.01,
+        le=10.0,
+        description="Over prompt and output tokens; 1 is none. Default: the model's, else 1.",
+    ),
 ]
 Bias = Annotated[float, Meta(ge=-100.0, le=100.0)]
 Count = Annotated[int, Meta(ge=0, le=MAX_INT)]
@@ -211,18 +226,19 @@ class SamplingChoice(msgspec.Struct, frozen=True, kw_only=True):
     """How to sample, checked, with defaults filled in where the model does not matter.
 
     `max_tokens` None means what is left of the context; `seed` None means that the caller
-    of `resolve.engine_requests` draws one.
+    of `resolve.engine_requests` draws one. None for a field that a model's makers may have a
+    default for means that the request leaves it to them.
     """
 
     max_tokens: int | None = None
     seed: int | None = None
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
-    repetition_penalty: float = 1.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()

@@ -162,7 +162,6 @@ def file_url(path: Path) -> str:
 
 def migrate(engine: Engine) -> None:
     """Bring the schema to the newest revision, in one transaction that nobody else is in."""
-    logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells of every start
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")

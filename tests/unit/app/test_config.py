@@ -13,7 +13,7 @@ def test_a_good_file_is_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert said.splitlines() == [
         f"{file}: fine",
         "  model a.gguf: small",
-        "  model b.gguf: named by its file",
+        "  model b.gguf: b",
     ]
 
 
@@ -33,11 +33,12 @@ def test_limits_and_prices_are_summed_up(
 ) -> None:
     file = tmp_path / "h.yaml"
     file.write_text(
+        "models: [{model: a.gguf, served_model_name: m}]\n"
         "rate_limits:\n  redis_url: redis://r\n  tenants: {a: {tokens_per_minute: 5}}\n"
         "prices: {models: {m: {prompt: 1, completion: 2}}}\n"
     )
     assert main(["config", "check", str(file)]) == 0
     assert capsys.readouterr().out.splitlines()[2:] == [
         "  limits of 1 tenants, others have none of their own; counted in Redis",
-        "  prices of 1 models in USD",
+        "  prices in USD: m",
     ]

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from headway.app.cpu_replica import bytes_needed, load_cpu, refuse_too_big
+from headway.app.head_tensors import divided
 from headway.compute.cpu.executor import CpuExecutor
 from headway.compute.cpu.settings import CpuSettings
 from headway.core.base.errors import InvalidSetting, NotEnoughMemory
@@ -98,7 +99,37 @@ def test_memory_is_that_of_the_weights_as_they_will_be_packed(
     tensors += [TensorEntry("output.weight", (32, 10), "F32", 0, 1280)]
     tensors += [TensorEntry("norm", (32,), "F32", 0, 128)]
     settings = CpuSettings(quantization=quantization)
-    assert bytes_needed(tensors, settings) == 320 * sum(value_bytes) + 128
+    assert bytes_needed(divided(tensors), settings) == 320 * sum(value_bytes) + 128
+
+
+@pytest.mark.parametrize("name", ["token_embd.weight", "model.embed_tokens.weight"])
+@pytest.mark.parametrize(
+    ("kind", "quantization", "head", "copied"),
+    [
+        ("F32", "auto", 34 / 32, 128),
+        ("F16", "int4", 34 / 32, 64),
+        ("Q8_0", "auto", 34 / 32, 0),
+        ("F32", "none", 4, 0),
+        ("Q6_K", "auto", 34 / 32, 26),
+    ],
+)
+def test_rows_of_a_tied_head_that_changes_its_type_are_in_memory_twice(
+    kind: str, quantization: str, head: float, copied: int, name: str
+) -> None:
+    file_bytes = {"F32": 128, "F16": 64, "Q8_0": 34, "Q6_K": 26}[kind]
+    tensors = [TensorEntry(name, (32, 10), kind, 0, 10 * file_bytes)]
+    settings = CpuSettings(quantization=quantization)
+    assert bytes_needed(divided(tensors), settings) == 320 * head + 10 * copied
+    # With a head of its own nothing but the rows is kept of an embedding.
+    tensors += [TensorEntry("lm_head.weight", (32, 10), "Q8_0", 0, 340)]
+    assert bytes_needed(divided(tensors), settings) == 340 + 10 * file_bytes
+    tied = divided(tensors, is_tied=True)
+    assert bytes_needed(tied, settings) == 320 * head + 10 * copied
+
+
+def test_an_attention_s_output_is_no_head() -> None:
+    tensors = [TensorEntry("blk.0.attn_output.weight", (32, 10), "F32", 0, 1280)]
+    assert bytes_needed(divided(tensors), CpuSettings(quantization="int4")) == 320 * 20 / 32
 
 
 def test_memory_of_types_that_no_kernel_reads_is_that_of_the_nearest() -> None:
@@ -106,7 +137,7 @@ def test_memory_of_types_that_no_kernel_reads_is_that_of_the_nearest() -> None:
     values = {"auto": [20 / 32, 34 / 32, 34 / 32], "none": [4, 34 / 32, 4]}
     for quantization, each in values.items():
         settings = CpuSettings(quantization=quantization)
-        assert bytes_needed(tensors, settings) == 2560 * sum(each)
+        assert bytes_needed(divided(tensors), settings) == 2560 * sum(each)
 
 
 def test_startup_config_01_weights_that_cannot_fit_are_refused_before_they_are_read() -> None:

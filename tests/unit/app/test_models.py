@@ -1,16 +1,114 @@
 """`headway models`: what is here, and what a file holds."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
 from headway.app.cli import main
 from headway.service.loaders.builtin import BUILTIN
+from headway.service.loaders.hub import Hub
 from headway.service.loaders.model_files import open_model
+from tests.hub import COMMIT, StandIn, serving
 from tests.parity.tiny_llama import TinyLlama, write_gguf
 from tests.unit.service.loaders.folder_samples import write_folder
 from tests.unit.service.loaders.samples import tiny_model
+
+
+@pytest.fixture(autouse=True)
+def cache_of_hubs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty one: what the user's own has is not looked at."""
+    folder = tmp_path / "of-hubs"
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    """A hub with a folder, with GGUF files, and with something that is no model."""
+    folder = write_folder(tmp_path / "folder")
+    (folder / "README.md").write_text("---\nlicense: mit\n---\n")
+    (folder / "chat_template.jinja").write_text("{{ messages }}\n")
+    gguf = Path(tiny_model(tmp_path).path).read_bytes()
+    (tmp_path / "tiny.gguf").unlink()
+    repos = {
+        "org/folder": {file.name: file.read_bytes() for file in folder.iterdir()},
+        "org/ggufs": {"a.gguf": gguf, "b.gguf": gguf},
+        "org/words": {"config.json": b"{}"},
+    }
+    with serving(StandIn(repos)) as found:
+        where = Hub(found.url, tmp_path / "of-hubs")
+        monkeypatch.setattr(Hub, "usual", lambda: where)
+        yield found
+
+
+def listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, object]]:
+    """The list's entries by name."""
+    capsys.readouterr()
+    assert main(["models", "list", "--cache-dir", str(folder), "--json"]) == 0
+    return {each["name"]: each for each in json.loads(capsys.readouterr().out)}
+
+
+def test_models_of_a_hub_are_pulled_listed_and_shown_by_their_ids(
+    hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for model in ("org/folder", "org/ggufs:a.gguf"):
+        assert main(["models", "pull", model, "--cache-dir", str(tmp_path)]) == 0
+        assert Path(capsys.readouterr().out.strip()).exists()
+    found = listed(tmp_path, capsys)
+    assert {name for name, each in found.items() if each["is_of_hub"]} == {
+        "org/folder",
+        "org/ggufs:a.gguf",
+    }
+    folder = found["org/folder"]
+    assert (folder["licence"], folder["has_template"], folder["fits"]) == ("mit", True, True)
+    assert folder["kv_bytes_a_token"] == 2 * 2 * 2 * 2 * 4
+    assert folder["problem"] is None
+    asked = len(hub.asked)
+    for model in ("org/folder", "org/ggufs:a.gguf"):
+        assert main(["models", "show", model, "--json"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert shown["path"] == found[model]["path"]
+        assert shown["parameters"] == found[model]["parameters"]
+    assert len(hub.asked) == asked, "nobody is asked about what is here"
+    assert main(["models", "list", "--cache-dir", str(tmp_path)]) == 0
+    assert "  org/folder  llama, 0 M parameters, " in capsys.readouterr().out
+
+
+def test_a_model_of_a_hub_that_is_not_here_is_not_fetched_by_showing_it(
+    hub: StandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["models", "show", "org/folder"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "it is not in the cache" in error
+    assert error.endswith("get it: headway models pull org/folder\n")
+    assert hub.asked == []
+
+
+def test_what_is_not_whole_is_listed_with_what_it_lacks(
+    hub: StandIn, cache_of_hubs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["models", "pull", "org/folder", "--cache-dir", str(tmp_path)])
+    snapshot = cache_of_hubs / "models--org--folder" / "snapshots" / COMMIT
+    shard = snapshot / "model-00002-of-00002.safetensors"
+    shard.resolve().unlink()
+    problem = str(listed(tmp_path, capsys)["org/folder"]["problem"])
+    assert "it is not whole in the cache" in problem
+    assert shard.name in problem
+    other = cache_of_hubs / "models--org--words" / "refs"
+    other.mkdir(parents=True)
+    (other / "main").write_text(COMMIT)
+    assert "org/words" not in listed(tmp_path, capsys)
+
+
+def test_a_commit_without_a_branch_is_listed_by_its_number(
+    hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["models", "pull", f"org/folder@{COMMIT}", "--cache-dir", str(tmp_path)])
+    assert f"org/folder@{COMMIT}" in listed(tmp_path, capsys)
 
 
 def test_the_built_in_model_is_listed_before_it_is_here(

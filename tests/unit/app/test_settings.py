@@ -61,8 +61,9 @@ def test_files_may_be_toml_or_yaml_with_either_dash(tmp_path: Path, name: str, t
 
 
 def test_an_empty_file_and_a_null_leave_the_defaults(tmp_path: Path) -> None:
-    assert merge({}, {}, str(written(tmp_path, ""))) == Settings()
-    assert merge({}, {}, str(written(tmp_path, "seed: null"))) == Settings()
+    file = str(written(tmp_path, ""))
+    assert merge({}, {}, file) == Settings(file=file)
+    assert merge({}, {}, str(written(tmp_path, "seed: null"))) == Settings(file=file)
 
 
 def test_a_wrong_value_names_its_source(tmp_path: Path) -> None:
@@ -139,9 +140,12 @@ def test_every_option_is_a_field_of_its_section_and_reads_its_default(option: Op
 def test_every_setting_has_an_option() -> None:
     sections = {field.name for field in msgspec.structs.fields(RateLimitSettings)}
     sections |= {"jwt", "prices", "routes"}
-    internal = {"model", *STRUCTS, *sections} | {
+    internal = {"model", "upstream", *STRUCTS, *sections} | {
         *("heartbeat_s", "tick_s", "backoff_first_s", "backoff_limit_s"),
         *("healthy_after_s", "stop_grace_s", "routes"),
+        *("jwt", "prices", "tenants", "file"),
+        *("redis_prefix", "redis_timeout", "outage_share", "reserve_tokens"),
+        *("metrics_by_tenant", "default", "route"),
     }
     declared = {(option.section, option.field) for option in OPTIONS}
     for section, struct in STRUCTS.items():

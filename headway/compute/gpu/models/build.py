@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from headway.compute.arch.family import Part, TensorSpec
-from headway.compute.arch.rope import inverse_frequencies, local_frequencies
+from headway.compute.arch.rope import inverse_frequencies, local_frequencies, rotation_scale
 from headway.compute.formats.opening import open_weights
 from headway.compute.gpu.models.decoder import (
     Decoder,
@@ -70,6 +70,7 @@ class DecoderBuilder:
             head=Head(head),
             inverse_frequencies=torch.from_numpy(frequencies).to(self._device),
             local_frequencies=None if local is None else torch.from_numpy(local).to(self._device),
+            rotation_scale=rotation_scale(card),
         )
         shape = DecoderShape(
             num_heads=card.num_heads,

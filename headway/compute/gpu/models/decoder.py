@@ -48,6 +48,7 @@ class DecoderWeights:
     head: Head  # C -> V; may share its bytes with the embedding
     inverse_frequencies: Tensor  # [rope_dim / 2] float64
     local_frequencies: Tensor | None  # [rope_dim / 2] float64
+    rotation_scale: float  # of cosines and sines that are not of local layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,7 @@ class Decoder:
     def forward(self, tokens: FlatTokens, pool: KvPool, attention: StepAttention) -> Tensor:
         """Write K and V of all tokens into the pool; returns [T, C] float32, not normalised."""
         weights, scale = self._weights, self._shape.embedding_scale
-        turns = rope_angles(tokens.positions, weights.inverse_frequencies)
+        turns = rope_angles(tokens.positions, weights.inverse_frequencies, weights.rotation_scale)
         local_turns = turns
         if weights.local_frequencies is not None:
             local_turns = rope_angles(tokens.positions, weights.local_frequencies)

@@ -4,8 +4,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from headway.compute.arch.rope import inverse_frequencies, local_frequencies
-from headway.core.base.errors import ModelFileError
+from headway.compute.arch.rope import (
+    inverse_frequencies,
+    local_frequencies,
+    rotation_scale,
+)
 from headway.core.base.model_card import RopeScaling, RopeScalingKind
 from tests.unit.compute.arch.test_registry import card
 
@@ -48,9 +51,46 @@ def test_factors_divide_and_replace_llama3_parameters() -> None:
     assert np.array_equal(scaled(scaling, factors), want)
 
 
-def test_an_unsupported_kind_is_refused() -> None:
-    with pytest.raises(ModelFileError, match="'yarn' is not supported"):
-        scaled(RopeScaling(kind=RopeScalingKind.YARN, factor=2.0))
+def test_yarn_keeps_fast_pairs_and_stretches_slow_ones() -> None:
+    scaling = RopeScaling(kind=RopeScalingKind.YARN, factor=8.0, original_context=4096)
+    plain = inverse_frequencies(PLAIN, None)
+    ratio = plain / scaled(scaling)
+    turns = 4096 * plain / (2 * math.pi)
+    assert np.allclose(ratio[turns > 2 * 32], 1.0)
+    assert np.allclose(ratio[turns < 1 / 2], 8.0)
+    between = ratio[(turns > 2) & (turns < 16)]
+    assert len(between) > 2
+    assert ((between > 1.0) & (between < 8.0)).all()
+
+
+def test_yarn_with_bounds_on_one_pair_has_no_division_by_nothing() -> None:
+    scaling = RopeScaling(
+        kind=RopeScalingKind.YARN, factor=8.0, original_context=64, beta_fast=400, beta_slow=300
+    )
+    assert np.isfinite(scaled(scaling)).all()
+
+
+def test_longrope_has_factors_of_its_own_for_short_contexts() -> None:
+    plain = inverse_frequencies(PLAIN, None)
+    short, long = np.linspace(1, 2, 32), np.linspace(1, 8, 32)
+    scaling = RopeScaling(
+        kind=RopeScalingKind.LONGROPE,
+        original_context=64,
+        attention_factor=1.25,
+        short_factors=tuple(short),
+        long_factors=tuple(long),
+    )
+    model = msgspec.structs.replace(PLAIN, rope_scaling=scaling)
+    assert np.allclose(inverse_frequencies(model.for_context(65), None), plain / long)
+    assert np.allclose(inverse_frequencies(model.for_context(64), None), plain / short)
+    assert rotation_scale(model) == rotation_scale(model.for_context(64)) == 1.25
+    factors = np.full(32, 2, np.float32)
+    assert np.allclose(inverse_frequencies(model, factors), plain / 2)
+
+
+def test_other_models_are_the_same_for_every_context() -> None:
+    assert PLAIN.for_context(1) is PLAIN
+    assert rotation_scale(PLAIN) == 1.0
 
 
 def test_local_layers_turn_by_their_own_theta_unscaled() -> None:

@@ -22,7 +22,7 @@ def status(**changes: float) -> ReplicaStatus:
 def test_a_replica_that_nobody_knows_has_no_work() -> None:
     book = LoadBook()
     assert book.work("0") == 0.0
-    assert (book.in_flight("0"), book.num_sent("0")) == (0, 0)
+    assert (book.in_flight("0"), book.last_sent("0")) == (0, 0)
     book.ended("0", "r")
     book.started("0", "r")
     book.lost("0")
@@ -74,4 +74,4 @@ def test_a_lost_replica_has_nothing_left_and_its_requests_end_once() -> None:
     book.sent("0", "r", 10, 1)
     book.lost("0")
     book.ended("0", "r", 5)
-    assert (book.work("0"), book.in_flight("0"), book.num_sent("0")) == (0.0, 0, 1)
+    assert (book.work("0"), book.in_flight("0"), book.last_sent("0")) == (0.0, 0, 1)

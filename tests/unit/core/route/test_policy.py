@@ -6,8 +6,8 @@ PROMPT = tuple(range(10 * CHUNK))
 SALT = b"tenant"
 
 
-def candidate(name: str, work: float = 0.0, num_sent: int = 0) -> Candidate:
-    return Candidate(name, Seconds(work), 1000.0, Seconds(1.0), num_sent)
+def candidate(name: str, work: float = 0.0, last_sent: int = 0) -> Candidate:
+    return Candidate(name, Seconds(work), 1000.0, Seconds(1.0), last_sent)
 
 
 def affinity(factor: float = 1.5) -> PrefixAffinity:
@@ -24,7 +24,7 @@ def test_the_least_expected_work_wins() -> None:
     assert chosen(found).id == "1"
 
 
-def test_of_equals_the_one_that_was_sent_the_least_wins() -> None:
+def test_equals_take_turns() -> None:
     found = LeastWork().choose([candidate("0", 1.0, 5), candidate("1", 1.0, 4)], PROMPT, SALT)
     assert chosen(found).id == "1"
 

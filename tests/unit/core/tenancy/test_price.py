@@ -30,6 +30,12 @@ def test_a_token_costs_as_many_micros_as_a_million_cost_units() -> None:
     assert table.cost("other", 1000, 0, 1000) == 0
 
 
+def test_other_prices_hold_from_when_they_are_set() -> None:
+    table = PriceTable({"m": price("3", "15")})
+    table.replace({"n": price("1", "2")})
+    assert (table.cost("m", 10, 0, 0), table.cost("n", 10, 0, 0)) == (0, 10)
+
+
 def test_the_sum_is_rounded_once_and_half_a_micro_up() -> None:
     table = PriceTable({"m": price("0.15", "0.25")})
     assert table.cost("m", 3, 0, 0) == 0  # 0.45

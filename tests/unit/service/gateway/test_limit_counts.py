@@ -4,6 +4,7 @@ from headway.core.tenancy.limits import LimitKind
 from headway.core.tenancy.metrics import LIMIT_CATALOGUE
 from headway.core.tenancy.tenant import SloClass, Tenant
 from headway.service.gateway.limit_counts import Denials, samples
+from headway.service.gateway.limit_settings import LimitTable, RateLimitSettings
 from headway.service.observe.prometheus import Exporter
 
 
@@ -28,8 +29,9 @@ def test_the_state_of_the_store_is_read_at_every_scrape() -> None:
 def test_tenants_are_named_only_where_that_was_asked_for() -> None:
     acme = Tenant(name="acme", slo_class=SloClass.VIP)
     for by_tenant in (False, True):
+        settings = RateLimitSettings(metrics_by_tenant=by_tenant)
         exporter = Exporter(LIMIT_CATALOGUE, {})
-        Denials(exporter, by_tenant=by_tenant).count(acme, LimitKind.BUDGET)
+        Denials(exporter, LimitTable(settings)).count(acme, LimitKind.BUDGET)
         text = exporter.render(None)[0]
         assert b'headway_limit_denials_total{kind="budget",slo_class="vip"} 1.0' in text
         assert (b"acme" in text) == by_tenant

@@ -7,9 +7,9 @@ from headway.core.base.errors import InvalidSetting
 from headway.core.tenancy.limits import UNLIMITED, Limits
 from headway.core.tenancy.tenant import Tenant
 from headway.service.gateway.limit_settings import (
+    LimitTable,
     RateLimitSettings,
     check_rate_limits,
-    limits_of,
 )
 
 FILE = {
@@ -26,11 +26,13 @@ def test_a_tenants_own_limits_come_before_those_of_its_name_and_of_everybody() -
     settings = read(**FILE)
     check_rate_limits(settings)
     own = Limits(requests_per_minute=1)
-    assert limits_of(settings, Tenant(name="acme", limits=own)) == own
-    assert limits_of(settings, Tenant(name="acme")) == Limits(tokens_per_minute=5)
-    assert limits_of(settings, Tenant(name="free")) == UNLIMITED
-    assert limits_of(settings, Tenant()) == Limits(requests_per_minute=10)
-    assert limits_of(RateLimitSettings(), Tenant(name="acme")) == UNLIMITED
+    table = LimitTable(settings)
+    assert table.of(Tenant(name="acme", limits=own)) == own
+    assert table.of(Tenant(name="acme")) == Limits(tokens_per_minute=5)
+    assert table.of(Tenant(name="free")) == UNLIMITED
+    assert table.of(Tenant()) == Limits(requests_per_minute=10)
+    table.replace(RateLimitSettings())
+    assert table.of(Tenant(name="acme")) == UNLIMITED
 
 
 @pytest.mark.parametrize(

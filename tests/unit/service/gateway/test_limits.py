@@ -12,7 +12,7 @@ import pytest
 from headway.core.messages.path import EngineRequest
 from headway.core.tenancy.limits import Claim, Denied, Granted, Limits
 from headway.core.tenancy.memory_limits import MemoryLimits
-from headway.service.gateway.limit_settings import RateLimitSettings
+from headway.service.gateway.limit_settings import LimitTable, RateLimitSettings
 from headway.service.gateway.settings import GatewaySettings
 from tests.unit.service.gateway.fakes import (
     CHAT,
@@ -41,7 +41,10 @@ async def limited(
         tenants={"acme": Limits(**limits)}, reserve_tokens=reserve_tokens, metrics_by_tenant=True
     )
     async with site(
-        settings=SETTINGS, replica=replica, rate_limits=rates, limit_store=MemoryLimits()
+        settings=SETTINGS,
+        replica=replica,
+        rate_limits=LimitTable(rates),
+        limit_store=MemoryLimits(),
     ) as here:
         yield here
 
@@ -209,7 +212,9 @@ def test_however_a_request_ends_its_slot_is_free_within_a_second_rate_limits_02(
     async def scenario() -> None:
         settings = GatewaySettings(tenant=SETTINGS.tenant, write_timeout=0.5)
         rates = RateLimitSettings(tenants={"acme": Limits(concurrent_requests=1)})
-        async with site(settings=settings, rate_limits=rates, limit_store=MemoryLimits()) as here:
+        async with site(
+            settings=settings, rate_limits=LimitTable(rates), limit_store=MemoryLimits()
+        ) as here:
             await end(here)
             here.replica.script = say_hello
             async with asyncio.timeout(1.0):
@@ -276,7 +281,9 @@ def test_who_leaves_while_the_store_is_asked_gives_back_what_it_granted() -> Non
         rates = RateLimitSettings(
             tenants={"acme": Limits(concurrent_requests=1, tokens_per_minute=600)}
         )
-        async with site(settings=SETTINGS, rate_limits=rates, limit_store=store) as here:
+        async with site(
+            settings=SETTINGS, rate_limits=LimitTable(rates), limit_store=store
+        ) as here:
             _, writer = await here.send(CHAT, HI | {"max_tokens": 500}, ACME)
             await store.asked.wait()
             reset(writer)
@@ -314,5 +321,23 @@ def test_an_error_event_of_a_429_is_never_inside_a_stream() -> None:
             refused = await ask(here, stream=True, max_tokens=50)
             assert refused.headers["content-type"] == "application/json"
             assert json.loads(refused.content)["error"]["type"] == "tokens"
+
+    run(scenario())
+
+
+def test_a_reload_changes_the_limits_and_keeps_the_counts() -> None:
+    async def scenario() -> None:
+        table = LimitTable(RateLimitSettings(tenants={"acme": Limits(requests_per_minute=3)}))
+        async with site(
+            settings=SETTINGS, replica=talking(), rate_limits=table, limit_store=MemoryLimits()
+        ) as here:
+            for _ in range(3):
+                assert (await ask(here)).status_code == 200
+            assert (await ask(here)).status_code == 429
+            table.replace(RateLimitSettings(tenants={"acme": Limits(requests_per_minute=5)}))
+            answer = await ask(here)
+            assert answer.status_code == 200
+            assert of_limits(answer.headers)["limit-requests"] == "5"
+            assert of_limits(answer.headers)["remaining-requests"] == "1"
 
     run(scenario())

@@ -88,6 +88,7 @@ def test_models_are_listed_under_all_their_names() -> None:
             listed = (await here.client.get("/v1/models")).json()
             assert [entry["id"] for entry in listed["data"]] == ["org/m-1", "m"]
             assert {entry["max_model_len"] for entry in listed["data"]} == {256}
+            assert [entry["sampling_defaults"] for entry in listed["data"]] == [{}, {}]
             one = await here.client.get("/v1/models/org/m-1")
             assert one.json()["id"] == "org/m-1"
             missing = await here.client.get("/v1/models/other")

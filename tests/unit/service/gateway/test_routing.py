@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,6 +22,9 @@ from headway.core.messages.path import (
     Tokens,
     Usage,
 )
+from headway.core.tenancy.limits import Claim, Denied, Granted
+from headway.service.gateway.books import NoLimits
+from headway.service.gateway.journey import Books
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.wire.transport import ReplicaState
 from tests.unit.service.gateway.fakes import (
@@ -35,6 +39,7 @@ from tests.unit.service.gateway.fakes import (
     site,
     until,
 )
+from tests.unit.service.gateway.test_records import Kept
 
 BIG, MIDDLE = ("big", "large"), ("mid",)
 CHAT_ROUTE: dict[str, Any] = {"name": "chat", "versions": {"stable": "m", "preview": "big"}}
@@ -258,6 +263,72 @@ def test_a_cascade_s_client_gets_the_log_probabilities_that_it_asked_for() -> No
         async with site(replica=small, others={BIG: answering()}, routes=CASCADE) as here:
             answer = (await ask(here, "careful", logprobs=True)).json()["choices"][0]
             assert [each["logprob"] for each in answer["logprobs"]["content"]] == [-0.25]
+
+    run(scenario())
+
+
+class Prices:
+    """A token of `m` costs 1, whatever kind it is; one of `big` 100."""
+
+    def cost(self, model: str, prompt: int, cached: int, completion: int) -> int:
+        """The sum."""
+        return (prompt + completion) * {"m": 1, "big": 100}[model]
+
+
+class Reserved(NoLimits):
+    """Grants everything, and keeps what was reserved and used."""
+
+    def __init__(self) -> None:
+        self.claims: list[Claim] = []
+        self.used: list[tuple[int, int]] = []
+
+    async def reserve(self, claim: Claim, now: float) -> Granted | Denied:
+        """Keep it."""
+        self.claims.append(claim)
+        return Granted()
+
+    async def settle(self, claim: Claim, tokens: int, cost: int, now: float) -> None:
+        """Keep it."""
+        self.used.append((tokens, cost))
+
+
+@pytest.mark.parametrize(
+    ("logprob", "model", "tokens", "cost"),
+    [(-0.1, "m", (2, 1, 1), 3), (-2.0, "big", (4, 2, 1), 3 + 300)],
+)
+def test_both_calls_of_a_cascade_are_one_record_and_one_reservation(
+    logprob: float, model: str, tokens: tuple[int, int, int], cost: int
+) -> None:
+    async def scenario() -> None:
+        ledger, limits = Kept(), Reserved()
+        books = Books(limits, ledger, Prices(), time.time, "g")
+        small, big = answering(saying("x", logprob)), answering(saying("y"))
+        async with site(replica=small, others={BIG: big}, routes=CASCADE, books=books) as here:
+            await ask(here, "careful", max_tokens=5)
+            record = await ledger.one()
+            assert record.route is not None
+            assert record.route.model == model
+            assert (record.prompt_tokens, record.completion_tokens, record.sent_tokens) == tokens
+            assert record.cost == cost
+            (claim,) = limits.claims
+            assert (claim.tokens, claim.cost) == (2 * (2 + 5), 7 + 700)
+            assert limits.used == [(tokens[0] + tokens[1], cost)]
+
+    run(scenario())
+
+
+def test_a_fixed_answer_costs_nothing() -> None:
+    async def scenario() -> None:
+        ledger, silent = Kept(), FakeReplica()
+        silent.script = lambda replica, request: replica.start(request.id)
+        books = Books(NoLimits(), ledger, Prices(), time.time, "g")
+        async with site(replica=silent, routes=ANSWER, books=books) as here:
+            assert text_of(await ask(here, "m")) == "We are busy."
+            silent.lose(silent.ids[0])
+            record = await ledger.one()
+            assert (record.cost, record.sent_tokens, record.outcome) == (0, 0, "ok")
+            assert record.route is not None
+            assert record.route.degraded == "answer"
 
     run(scenario())
 

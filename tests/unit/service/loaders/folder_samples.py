@@ -72,7 +72,12 @@ def tokenizer() -> dict[str, Any]:
             for index, text in enumerate(SPECIALS)
         ],
         "normalizer": None,
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
+        "pre_tokenizer": {
+            "type": "ByteLevel",
+            "add_prefix_space": False,
+            "trim_offsets": True,
+            "use_regex": True,
+        },
         "post_processor": None,
         "decoder": {"type": "ByteLevel"},
         "model": {

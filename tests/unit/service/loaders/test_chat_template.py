@@ -378,3 +378,32 @@ def test_a_template_that_changes_the_last_message_cannot_continue_it(tmp_path: P
             template.encode(
                 chat("hello"), tokenizer, add_generation_prompt=False, continue_final=True
             )
+
+
+LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}"
+
+
+def test_a_template_that_loops_is_refused_at_the_start_by_its_file(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path, with_template(LOOP))
+    with pytest.raises(ModelFileError) as caught:
+        ChatTemplate(model)
+    assert caught.value.message.startswith(f"{model.path}: its chat template loops")
+    assert "\n" not in caught.value.message
+
+
+def test_a_template_that_loops_over_some_messages_only_is_a_400_for_these(tmp_path: Path) -> None:
+    source = "{% if messages|length > 1 %}" + LOOP + "{% endif %}{{ messages[0]['content'] }}"
+    made, _ = built(tmp_path, source)
+    made.render(chat("one"), add_generation_prompt=False)
+    with pytest.raises(InvalidRequest) as caught:
+        made.render(chat("one", "two"), add_generation_prompt=False)
+    assert caught.value.param == "messages"
+    assert "takes too long for these messages" in caught.value.message
+
+
+def test_a_template_that_wants_other_messages_than_one_is_no_reason_not_to_start(
+    tmp_path: Path,
+) -> None:
+    made, _ = built(tmp_path, "{{ raise_exception('a system message first') }}")
+    with pytest.raises(InvalidRequest, match="a system message first"):
+        made.render(chat("one"), add_generation_prompt=False)

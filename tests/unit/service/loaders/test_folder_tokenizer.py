@@ -18,9 +18,11 @@ from tokenizers import (
 )
 
 from headway.core.base.errors import ModelFileError
+from headway.core.messages.path import Sampling
+from headway.core.text.streamer import TokenStreamer
 from headway.service.loaders.chat_template import ChatTemplate
 from headway.service.loaders.model_files import ModelFile, open_model
-from headway.service.loaders.tokenizer_files import build_tokenizer
+from headway.service.loaders.tokenizer_files import FileTokenizer, build_tokenizer
 from tests.unit.service.loaders.folder_samples import tokenizer, write_folder, write_json
 
 TEXTS = [
@@ -43,7 +45,7 @@ CORPUS = [
     "the cat and the dog",
     "hello hello world",
     "日本語 日本語",
-    "range of things",
+    "range | of things!",
 ] * 3
 SPECIALS = ["<unk>", "<s>", "</s>", "<|user|>"]
 
@@ -115,11 +117,41 @@ def gemma() -> Tokenizer:
     return found
 
 
+def unigram() -> Tokenizer:
+    found = Tokenizer(models.Unigram())
+    found.normalizer = normalizers.NFC()
+    found.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
+    found.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always")
+    trainer = trainers.UnigramTrainer(
+        vocab_size=360, special_tokens=SPECIALS, unk_token="<unk>", show_progress=False
+    )
+    found.train_from_iterator(CORPUS, trainer)
+    found.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
+    return found
+
+
+def unigram_with_bytes() -> Tokenizer:
+    form = json.loads(unigram().to_str())
+    form["normalizer"] = None
+    form["pre_tokenizer"]["prepend_scheme"] = "first"
+    form["model"]["vocab"] += [[f"<0x{byte:02X}>", -1000.0] for byte in range(256)]
+    form["model"]["byte_fallback"] = True
+    found = Tokenizer.from_str(json.dumps(form))
+    found.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    return found
+
+
 KINDS: dict[str, Callable[[], Tokenizer]] = {
     "byte level": byte_level,
     "legacy sentence piece": legacy,
     "metaspace, first": metaspace_first,
     "gemma": gemma,
+    "unigram": unigram,
+    "unigram with bytes": unigram_with_bytes,
 }
 
 
@@ -153,7 +185,7 @@ def test_bytes_of_tokens_give_the_text_back(kind: str, tmp_path: Path) -> None:
     for text in TEXTS:
         ids = ours.encode(text, add_special=False, parse_special=False)
         found = b"".join(map(ours.token_bytes, ids)).decode().strip()
-        is_composed = "\u0301" in text and kind == "byte level"
+        is_composed = "\u0301" in text and kind in ("byte level", "unigram")
         if not is_composed and "\u2581" not in text:
             assert found == text.strip()
     assert ours.token_bytes(ours.vocab_size - 1) == b""
@@ -165,6 +197,51 @@ def test_a_control_token_in_plain_text_stays_text(tmp_path: Path) -> None:
         ids = ours.encode("a</s>b<|user|>", add_special=False, parse_special=False)
         assert not {ours.is_special(token_id) for token_id in ids} & {True}
         assert b"</s>" in b"".join(map(ours.token_bytes, ids))
+
+
+NEVER_SEEN = "so 𝔘𝔫𝔨nown ꙮ!"
+
+
+def streamed(ours: FileTokenizer, ids: list[int]) -> str:
+    """What a client sees, token by token."""
+    streamer = TokenStreamer(ours, Sampling(max_tokens=1, seed=0))
+    return "".join(streamer.push(token_id).text for token_id in ids) + streamer.flush().text
+
+
+def test_a_unigram_writes_what_it_has_no_word_for_byte_by_byte(tmp_path: Path) -> None:
+    library = unigram_with_bytes()
+    ours = build_tokenizer(folder_with(tmp_path, library))
+    want = library.encode(NEVER_SEEN, add_special_tokens=False).ids
+    assert ours.encode(NEVER_SEEN, add_special=True, parse_special=False)[1:] == want
+    assert not any(map(ours.is_special, want))
+    assert streamed(ours, want) == " " + NEVER_SEEN
+    assert streamed(ours, want).strip() == library.decode(want).strip()
+
+
+def test_a_unigram_without_bytes_has_one_token_for_what_it_does_not_know(tmp_path: Path) -> None:
+    library = unigram()
+    ours = build_tokenizer(folder_with(tmp_path, library))
+    want = library.encode(NEVER_SEEN, add_special_tokens=False).ids
+    assert ours.encode(NEVER_SEEN, add_special=False, parse_special=False) == want
+    assert 0 in want
+    assert streamed(ours, want) == " so nown !"
+    assert ours.min_tokens(NEVER_SEEN * 1000) == 0
+
+
+def test_a_text_that_is_called_as_an_unknown_token_is_no_unknown_token(tmp_path: Path) -> None:
+    ours = build_tokenizer(folder_with(tmp_path, unigram()))
+    ids = ours.encode("<unk> <s>", add_special=False, parse_special=False)
+    assert len(ids) > 4
+    assert not {0, 1} & set(ids)
+
+
+def test_words_that_rules_throw_away_have_no_least_number_of_tokens(tmp_path: Path) -> None:
+    library = unigram_with_bytes()
+    library.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
+    )
+    ours = build_tokenizer(folder_with(tmp_path, library))
+    assert ours.min_tokens(" " * 10_000) == 0
 
 
 def test_white_space_that_a_token_takes_is_no_token(tmp_path: Path) -> None:

@@ -34,7 +34,11 @@ FOLDER = {
     "original/model.safetensors": b"another form",
 }
 GGUFS = {"small.Q4_1.gguf": SHARD[: 1 << 20], "large.Q8_0.gguf": SHARD, "config.json": b"{}"}
-WANTED = {name for name in FOLDER if name.startswith(("config", "gen", "token", "chat", "model"))}
+WANTED = {
+    name
+    for name in FOLDER
+    if name.startswith(("config", "gen", "token", "chat", "model", "README"))
+}
 
 
 @pytest.fixture

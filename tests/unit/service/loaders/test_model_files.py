@@ -1,5 +1,6 @@
 """What a model file says, and what is refused when it contradicts itself."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ from gguf import GGUFWriter
 
 from headway.core.base.errors import ModelFileError
 from headway.core.base.model_card import RopeScaling, RopeScalingKind
-from headway.service.loaders.model_files import ModelFile, open_model
+from headway.service.loaders.model_files import ModelFile, SamplingDefaults, open_model
 from tests.unit.service.loaders.samples import (
     HIDDEN,
     Change,
@@ -59,16 +60,45 @@ def rope_factors(writer: GGUFWriter) -> None:
     writer.add_tensor("rope_freqs.weight", np.ones(2, np.float32))
 
 
+def long_factors(writer: GGUFWriter) -> None:
+    for name in ("rope_factors_long.weight", "rope_factors_short.weight"):
+        writer.add_tensor(name, np.ones(2, np.float32))
+
+
+def advice(writer: GGUFWriter) -> None:
+    writer.add_float32("general.sampling.temp", 0.5)
+    writer.add_uint32("general.sampling.top_k", 40)
+    writer.add_float32("general.sampling.penalty_repeat", 1.25)
+
+
+def test_what_the_makers_advise_is_read_from_a_file_too(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path, advice)
+    want = SamplingDefaults(temperature=0.5, top_k=40, repetition_penalty=1.25)
+    assert model.sampling == want
+
+
 def test_rope_scaling_is_read(tmp_path: Path) -> None:
     def scaling(*changes: Change) -> RopeScaling | None:
         return tiny_model(tmp_path, *changes).card.rope_scaling
 
     assert scaling(rope("none")) is None
     assert scaling(rope("linear")) == RopeScaling(kind=RopeScalingKind.LINEAR, factor=4.0)
-    assert scaling(rope("yarn")) == RopeScaling(
-        kind=RopeScalingKind.YARN, factor=4.0, original_context=64
-    )
+    yarn = scaling(rope("yarn"))
+    assert yarn is not None
+    assert (yarn.kind, yarn.factor, yarn.original_context) == (RopeScalingKind.YARN, 4.0, 64)
+    assert yarn.attention_factor == pytest.approx(1 + 0.1 * math.log(4))
     assert scaling(rope_factors) == RopeScaling(kind=RopeScalingKind.LLAMA3)
+    assert scaling(long_factors, added("llama.rope.scaling.original_context_length", 32)) == (
+        RopeScaling(kind=RopeScalingKind.LONGROPE, original_context=32)
+    )
+
+
+def test_a_file_scaled_from_its_training_s_length_is_as_long_as_it_is_scaled_to(
+    tmp_path: Path,
+) -> None:
+    stretched = tiny_model(tmp_path, rope("yarn")).card
+    assert stretched.context_length == 4 * 64
+    assert tiny_model(tmp_path, rope("yarn", 1.5)).card.context_length == 128
 
 
 def several(*changes: Change) -> Change:
@@ -77,6 +107,10 @@ def several(*changes: Change) -> Change:
             one(writer)
 
     return change
+
+
+def yarn_with(name: str, value: float) -> Change:
+    return lambda writer: writer.add_float32(f"llama.rope.scaling.yarn_{name}", value)
 
 
 def added(key: str, value: int) -> Change:
@@ -108,7 +142,11 @@ def added(key: str, value: int) -> Change:
         (added("llama.expert_count", 8), "mixtures of experts"),
         (added("split.count", 2), "split over several files"),
         (added("tokenizer.ggml.eos_token_id", 5000), "outside the vocabulary of 262 tokens"),
-        (rope("longrope"), "supported: none, linear, yarn"),
+        (rope("dynamic"), "'dynamic'; supported: none, linear, yarn, longrope"),
+        (rope("longrope"), "tensor 'rope_factors_long.weight' is missing"),
+        (several(long_factors, rope_factors), "both scale"),
+        (several(rope("yarn"), yarn_with("ext_factor", 0.5)), "yarn_ext_factor' is 0.5: not"),
+        (several(rope("yarn"), yarn_with("beta_fast", 0.5)), "below the slow one of 1.0"),
         (rope("linear", 0.0), "scaling.factor' is 0"),
         (several(rope("linear"), rope_factors), "not supported"),
         (remove("tokenizer.ggml.tokens"), "no tokenizer in it"),

@@ -1,6 +1,7 @@
 """Hugging Face folders: what is read, and what is refused by the name of file and tensor."""
 
 import json
+import math
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from headway.core.base.model_card import FileFormat, RopeScaling, RopeScalingKin
 from headway.service.loaders.folder_card import FAMILIES as FOLDER_FAMILIES
 from headway.service.loaders.gguf_card import ARCHITECTURES
 from headway.service.loaders.model_files import open_model
-from headway.service.loaders.model_parts import SamplingDefaults
+from headway.service.loaders.sampling_defaults import SamplingDefaults
 from tests.unit.service.loaders.folder_samples import (
     HIDDEN,
     ROWS,
@@ -97,6 +98,34 @@ def test_rope_scaling_is_read_in_its_old_and_its_new_place(tmp_path: Path) -> No
     assert (second.rope_theta, second.rope_scaling) == (5e5, first.rope_scaling)
 
 
+LONGROPE = {"type": "su", "short_factor": [1, 1.5], "long_factor": [2, 3.5]}
+
+
+def test_both_sets_of_factors_are_read_and_the_original_context_from_outside(
+    tmp_path: Path,
+) -> None:
+    folder = write_folder(tmp_path, rope_scaling=LONGROPE, original_max_position_embeddings=32)
+    card = open_model(str(folder)).card
+    scaling = card.rope_scaling
+    assert scaling is not None
+    assert (scaling.kind, scaling.factor) == (RopeScalingKind.LONGROPE, 4.0)
+    assert scaling.original_context == 32
+    assert scaling.attention_factor == pytest.approx((1 + math.log(4) / math.log(32)) ** 0.5)
+    assert (scaling.short_factors, scaling.long_factors) == ((1.0, 1.5), (2.0, 3.5))
+    assert card.context_length == 128
+
+
+def test_a_folder_scaled_from_its_training_s_length_is_as_long_as_it_is_scaled_to(
+    tmp_path: Path,
+) -> None:
+    folder = write_folder(tmp_path, rope_scaling={"type": "yarn", "factor": 2.0})
+    card = open_model(str(folder)).card
+    assert card.context_length == 256
+    assert card.rope_scaling is not None
+    assert card.rope_scaling.original_context == 128
+    assert card.rope_scaling.attention_factor == pytest.approx(1 + 0.1 * math.log(2))
+
+
 def test_gemma_s_layers_take_turns_as_its_old_configurations_say(tmp_path: Path) -> None:
     config = {"num_hidden_layers": 2, "sliding_window": 32, "sliding_window_pattern": 2}
     folder = write_folder(
@@ -126,6 +155,8 @@ def test_what_the_makers_advise_is_read(tmp_path: Path) -> None:
     model = open_model(str(folder))
     assert model.sampling == SamplingDefaults(temperature=0.6, top_k=20, top_p=0.95)
     assert model.vocabulary.end_ids == (1, 2)
+    write_json(folder / "generation_config.json", {"temperature": 0, "top_k": -1, "min_p": None})
+    assert open_model(str(folder)).sampling == SamplingDefaults(temperature=0.0, top_k=0)
 
 
 def remove(name: str) -> Damage:
@@ -146,6 +177,10 @@ def edit(name: str, **changes: Any) -> Damage:
         write_json(folder / name, {**values, **changes})
 
     return damage
+
+
+def advised(**values: Any) -> Damage:
+    return lambda folder: write_json(folder / "generation_config.json", values)
 
 
 def reshaped(folder: Path) -> None:
@@ -211,8 +246,12 @@ def larger_tokenizer(folder: Path) -> None:
     write_json(folder / "tokenizer.json", form)
 
 
-def unigram(folder: Path) -> None:
-    write_json(folder / "tokenizer.json", {"model": {"type": "Unigram", "vocab": [["a", 0.0]]}})
+def words(**model: Any) -> Damage:
+    return lambda folder: write_json(folder / "tokenizer.json", {"model": model})
+
+
+def only_sentence_piece(folder: Path) -> None:
+    (folder / "tokenizer.json").rename(folder / "tokenizer.model")
 
 
 F32 = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
@@ -262,12 +301,39 @@ F32 = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
             "says 'gptq'; supported: folders with F32, F16 and BF16",
         ),
         (
+            edit("config.json", rope_scaling={"rope_type": "dynamic", "factor": 4.0}),
+            "is 'dynamic'; supported: default, linear, llama3, yarn, longrope",
+        ),
+        (
             edit("config.json", rope_scaling={"rope_type": "longrope", "factor": 4.0}),
-            "is 'longrope'; supported: default, linear, llama3",
+            "'rope_scaling.short_factor' is missing, or no list of numbers",
+        ),
+        (
+            edit("config.json", rope_scaling={**LONGROPE, "long_factor": [1.0, 2.0, 3.0]}),
+            "'rope_scaling.long_factor' has 3 numbers, but 4 values of each head turn in 2 pairs",
+        ),
+        (
+            edit("config.json", rope_scaling={**LONGROPE, "long_factor": [1.0, 0]}),
+            "'rope_scaling.long_factor' holds '0', which is no positive number",
+        ),
+        (
+            edit("config.json", rope_scaling={"type": "yarn", "factor": -2.0}),
+            "'rope_scaling.factor' is -2.0; it must be positive and finite",
+        ),
+        (
+            edit("config.json", rope_scaling={"type": "yarn", "factor": 2.0, "beta_fast": 0.5}),
+            "'rope_scaling.beta_fast' is 0.5, below the slow one of 1.0",
         ),
         (larger_tokenizer, "'<more>' the id 262, but the model's embedding has 262 rows"),
-        (unigram, "of type 'Unigram'; supported: BPE"),
+        (words(type="WordPiece", vocab={"a": 0}), "'WordPiece'; supported: BPE, Unigram"),
+        (words(type="Unigram", vocab=[["a", 0]], unk_id=1), "has the unk_id 1, but 1 words"),
+        (words(type="Unigram", vocab=[["a"]]), "tokenizer.json: has a damaged model"),
+        (words(type="Unigram", vocab=[["a", 0]]), "does not write spaces as '\u2581'"),
+        (only_sentence_piece, "is missing beside tokenizer.model; where transformers and senten"),
         (edit("tokenizer_config.json", eos_token="</x>"), "names the token '</x>'"),
+        (advised(temperature=2.5), "'temperature' is 2.5; it must be from 0 to 2"),
+        (advised(top_k="all"), "'top_k' is 'all', not a number"),
+        (advised(repetition_penalty=True), "'repetition_penalty' is 'True', not a number"),
     ],
 )
 def test_a_damaged_folder_is_refused_by_file_and_tensor_weights_loading_03(

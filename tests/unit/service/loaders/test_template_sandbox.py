@@ -6,8 +6,15 @@ from datetime import UTC, datetime
 
 import pytest
 from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from headway.service.loaders.template_sandbox import TemplateEnvironment, TemplateRefusal
+from headway.service.loaders.template_sandbox import (
+    STEPS,
+    Steps,
+    TemplateEnvironment,
+    TemplateRefusal,
+    TemplateTooLong,
+)
 
 NOON = datetime(2025, 3, 1, 12, tzinfo=UTC)
 
@@ -85,6 +92,10 @@ def test_security_template_01_python_is_out_of_reach(source: str) -> None:
         '{{ "{:10000000000}".format(1) }}',
         "{{ x | tojson(indent=10000000000) }}",
         "{% for i in range(10000000000) %}x{% endfor %}",
+        "{% set n = namespace(t='x') %}{% for i in range(60) %}{% set n.t = n.t ~ n.t %}"
+        "{% endfor %}",
+        "{% set n = namespace(t=[1]) %}{% for i in range(60) %}{% set n.t = n.t + n.t %}"
+        "{% endfor %}",
     ],
 )
 def test_security_template_01_no_expression_builds_without_bound(source: str) -> None:
@@ -92,3 +103,38 @@ def test_security_template_01_no_expression_builds_without_bound(source: str) ->
     with pytest.raises((TemplateError, OverflowError)):
         render(source, x=[1])
     assert time.process_time() - started < 1.0
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for i in range(1000) %}{% for j in range(1000) %}{% endfor %}{% endfor %}",
+        "{% for i in range(100) %}{% for j in (range(90)|map('string')) %}{% endfor %}{% endfor %}",
+        "{% macro f(n) %}{% if n %}{{ f(n-1) ~ f(n-1) }}{% endif %}{% endmacro %}{{ f(99) }}",
+        "{% for i in range(90) %}{{ range(100000)|list|length }}{% endfor %}",
+        "{% set headway_steps = 1 %}{% for i in range(9000) %}x{% endfor %}",
+        "{% for x in [[[1]]*9]*9 recursive %}{{ loop(range(900)) if x is iterable }}{% endfor %}",
+    ],
+)
+def test_a_template_that_goes_on_for_long_is_stopped(source: str) -> None:
+    began = time.process_time()
+    with pytest.raises(TemplateTooLong):
+        render(source, **{STEPS: Steps(8000)})
+    assert time.process_time() - began < 1.0
+
+
+def test_counting_changes_nothing_of_a_loop_or_of_a_joined_text() -> None:
+    source = (
+        "{% for x in xs %}{{ loop.index }}/{{ loop.length }}{{ ',' if not loop.last }}{% else %}-"
+        "{% endfor %}{% for x in xs|map('upper') %}{{ loop.index ~ x ~ loop.last }}{% endfor %}"
+        "{% for k, v in d.items() if v %}{{ k ~ v }}{% endfor %}{% for x in nobody %}{% else %}="
+        "{% endfor %}"
+    )
+    plain = ImmutableSandboxedEnvironment().from_string(source)
+    cases: list[dict[str, object]] = [
+        {"xs": ["a", "b"], "d": {"k": 1, "l": 0}},
+        {"xs": [], "d": {}},
+    ]
+    for values in cases:
+        assert render(source, **values) == plain.render(**values)
+        assert render(source, **values, **{STEPS: Steps(100)}) == plain.render(**values)

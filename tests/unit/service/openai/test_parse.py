@@ -462,6 +462,7 @@ def test_two_different_limits_of_tokens_are_refused() -> None:
 
 def test_top_p_0_keeps_the_best_token_and_top_k_minus_1_keeps_all() -> None:
     sampling = chat(top_p=0, top_k=-1).sampling
+    assert sampling.top_p is not None
     assert 0 < sampling.top_p <= 1e-9
     assert sampling.top_k == 0
 

@@ -1,6 +1,8 @@
+import msgspec
 import pytest
 
 from headway.core.base.errors import InvalidRequest, ModelNotFound, PromptTooLong
+from headway.service.loaders.sampling_defaults import SamplingDefaults
 from headway.service.openai.limits import ApiLimits
 from headway.service.openai.parse import parse_chat, parse_completion
 from headway.service.openai.resolve import (
@@ -141,6 +143,42 @@ def test_a_drawn_seed_differs_from_prompt_to_prompt() -> None:
 def test_top_k_of_the_whole_vocabulary_keeps_all() -> None:
     made = engine_requests(chat(top_k=2**31 - 1), [[1]], FACTS, "r", 0)
     assert made[0].sampling.top_k == 0
+
+
+ADVISED = msgspec.structs.replace(
+    FACTS,
+    sampling=SamplingDefaults(
+        temperature=0.7, top_p=0.0, top_k=20, min_p=0.05, repetition_penalty=1.1
+    ),
+)
+
+
+def test_what_a_request_leaves_open_is_as_the_model_s_makers_advise() -> None:
+    (made,) = engine_requests(chat(), [[1]], ADVISED, "r", 0)
+    sampling = made.sampling
+    assert (sampling.temperature, sampling.top_k, sampling.min_p) == (0.7, 20, 0.05)
+    assert sampling.repetition_penalty == 1.1
+    assert 0.0 < sampling.top_p < 1e-6
+    assert (sampling.presence_penalty, sampling.seed) == (0.0, 0)
+
+
+def test_what_a_request_says_goes_before_the_makers_advice() -> None:
+    asked = {"temperature": 0, "top_p": 1, "top_k": 0, "min_p": 0, "repetition_penalty": 1}
+    (made,) = engine_requests(chat(**asked), [[1]], ADVISED, "r", 0)
+    plain = engine_requests(chat(temperature=0), [[1]], FACTS, "r", 0)
+    assert made == plain[0]
+
+
+def test_without_advice_what_is_left_open_is_as_the_api_says() -> None:
+    (made,) = engine_requests(chat(), [[1]], FACTS, "r", 0)
+    sampling = made.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (1.0, 1.0, 0)
+    assert (sampling.min_p, sampling.repetition_penalty) == (0.0, 1.0)
+
+
+def test_advice_beyond_the_vocabulary_keeps_all() -> None:
+    facts = msgspec.structs.replace(FACTS, sampling=SamplingDefaults(top_k=10**6))
+    assert engine_requests(chat(), [[1]], facts, "r", 0)[0].sampling.top_k == 0
 
 
 def test_the_salt_reaches_the_engine() -> None:

@@ -4,15 +4,17 @@ import torch
 from torch import Tensor
 
 
-def rope_angles(positions: Tensor, inverse_frequencies: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of each position's angles.
+def rope_angles(
+    positions: Tensor, inverse_frequencies: Tensor, scale: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of each position's angles, times `scale`.
 
     positions            [T]     int64
     inverse_frequencies  [F]     float64: at position 8,000 float32 angles are off by 5e-4
     returns              [T, 1, F] float32, twice
     """
     angles = positions[:, None, None].double() * inverse_frequencies
-    return angles.cos().float(), angles.sin().float()
+    return (angles.cos() * scale).float(), (angles.sin() * scale).float()
 
 
 def rotate_heads_(x: Tensor, cos: Tensor, sin: Tensor) -> None:

@@ -1,0 +1,172 @@
+"""The parts of a configuration file that are more than one value: tenants, routes, prices, limits.
+
+Each is a struct of the part that it configures; here they are read together and checked as a whole
+against the models, so that a file is right or refused with its line before anything starts.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from headway.app.document import Document, read_document
+from headway.core.base.errors import InvalidSetting
+from headway.core.route.table import PoolFacts, RoutesSettings
+from headway.core.route.table import check as check_routes
+from headway.core.tenancy.limits import UNLIMITED, Limits, check_limits
+from headway.core.tenancy.price import PriceSettings, check_prices
+from headway.core.tenancy.tenant import TENANT_NAME, SloClass, Tenant, class_named
+from headway.service.gateway.jwt_settings import JwtSettings
+from headway.service.gateway.jwt_settings import check as check_jwt
+from headway.service.gateway.limit_settings import RateLimitSettings, check_rate_limits
+
+RATE_LIMITS = "rate_limits"
+T = TypeVar("T")
+
+
+class TenantEntry(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    rename={"slo_class": "class"},
+):
+    """One tenant of the file; those of the database are beside them."""
+
+    name: str
+    slo_class: str = "standard"
+    weight: float = 1.0
+    limits: Limits = UNLIMITED
+    models: tuple[str, ...] = ()  # names of routes and models that it may use; empty: all
+    may_degrade: bool = True
+    keys: tuple[str, ...] = ()  # as they are; better kept out of the file:
+    keys_env: tuple[str, ...] = ()  # environment variables with a key each
+
+    def tenant(self) -> Tenant:
+        """As the gateway knows it."""
+        return Tenant(
+            name=self.name,
+            slo_class=class_named(self.slo_class),
+            weight=self.weight,
+            limits=self.limits,
+            models=self.models,
+            may_degrade=self.may_degrade,
+        )
+
+
+class Sections(msgspec.Struct, frozen=True, kw_only=True):
+    """All of them; each has a default, as a server without a file."""
+
+    tenants: tuple[TenantEntry, ...] = ()
+    routes: RoutesSettings | None = None
+    prices: PriceSettings = PriceSettings()
+    rate_limits: RateLimitSettings = RateLimitSettings()
+    jwt: JwtSettings | None = None
+
+
+NOTHING = Sections()
+
+
+def read_sections(document: Document) -> Sections:
+    """Take them out of a file, each checked by itself; raises InvalidSetting with its line."""
+    found = Sections(
+        tenants=document.convert("tenants", tuple[TenantEntry, ...])
+        if "tenants" in document.content
+        else (),
+        routes=_optional(document, "routes", RoutesSettings),
+        prices=document.convert("prices", PriceSettings),
+        rate_limits=document.convert(RATE_LIMITS, RateLimitSettings),
+        jwt=_optional(document, "jwt", JwtSettings),
+    )
+    placed(document, lambda: check_prices(found.prices))
+    placed(document, lambda: check_rate_limits(found.rate_limits))
+    placed(document, lambda: _check_tenants(found.tenants))
+    if (jwt := found.jwt) is not None:
+        placed(document, lambda: check_jwt(jwt))
+    return found
+
+
+def check_against(
+    pools: Sequence[PoolFacts], routes: RoutesSettings | None, prices: PriceSettings, file: str
+) -> None:
+    """Raise InvalidSetting, with the line in the file, where a section names what is not there."""
+
+    def check() -> None:
+        if routes is not None:
+            check_routes(routes, pools)
+        known = {name for pool in pools for name in pool.names}
+        for name in prices.models:
+            if name not in known:
+                raise InvalidSetting(
+                    f"prices.models.{name}",
+                    f"is the name of no model; there are {', '.join(sorted(known))}",
+                )
+
+    try:
+        check()
+    except InvalidSetting:
+        if not file:
+            raise
+        placed(read_document(Path(file)), check)
+
+
+def keys_of(
+    tenants: Sequence[TenantEntry], environment: Mapping[str, str] = os.environ
+) -> list[tuple[str, Tenant]]:
+    """Every key and whose it is; raises InvalidSetting, which never repeats a key."""
+    found: dict[str, Tenant] = {}
+    for index, entry in enumerate(tenants):
+        where, own = f"tenants[{index}]", list(entry.keys)
+        for variable in entry.keys_env:
+            if not environment.get(variable):
+                raise InvalidSetting(f"{where}.keys_env", f"{variable} is not set, or empty")
+            own.append(environment[variable])
+        for key in own:
+            if found.setdefault(key, entry.tenant()).name != entry.name:
+                raise InvalidSetting(f"{where}.keys", "has a key of another tenant")
+    return list(found.items())
+
+
+def placed(document: Document, check: Callable[[], None]) -> None:
+    """Run a check; its error gets the file and the line of the field that it names."""
+    try:
+        check()
+    except InvalidSetting as error:
+        field = error.param or ""
+        problem = error.message.removeprefix(f"{field}: ")
+        raise InvalidSetting(document.where(*_place(field)), problem) from None
+
+
+def _optional(document: Document, name: str, kind: type[T]) -> T | None:
+    return document.convert(name, kind) if name in document.content else None
+
+
+def _place(field: str) -> tuple[str | int, ...]:
+    """("tenants", 0, "limits") of "tenants[0].limits"."""
+    parts = field.replace("[", ".[").split(".")
+    return tuple(
+        int(part[1:-1]) if part.startswith("[") and part[1:-1].isdigit() else part
+        for part in parts
+        if part
+    )
+
+
+def _check_tenants(tenants: Sequence[TenantEntry]) -> None:
+    names: set[str] = set()
+    for index, entry in enumerate(tenants):
+        where = f"tenants[{index}]"
+        if not TENANT_NAME.fullmatch(entry.name):
+            raise InvalidSetting(f"{where}.name", "must be 1 to 64 characters A-Z a-z 0-9 . _ -")
+        if entry.name in names:
+            raise InvalidSetting(f"{where}.name", f"{entry.name!r} is there twice")
+        names.add(entry.name)
+        if entry.slo_class not in {each.name.lower() for each in SloClass}:
+            known = ", ".join(each.name.lower() for each in SloClass)
+            raise InvalidSetting(f"{where}.class", f"must be one of {known}")
+        if not 0.001 <= entry.weight <= 1000:
+            raise InvalidSetting(f"{where}.weight", f"must be 0.001 to 1000, got {entry.weight:g}")
+        check_limits(entry.limits, f"{where}.limits")
+        if any(not key.strip() for key in entry.keys):
+            raise InvalidSetting(f"{where}.keys", "must not be empty")
