@@ -6,6 +6,7 @@ import os
 from headway.app.fleet import served_names
 from headway.app.sections import check_against, keys_of
 from headway.app.settings import Settings, merge_models
+from headway.app.upstreams import open_upstreams
 from headway.core.route.table import PoolFacts
 from headway.core.tenancy.limits import UNLIMITED
 from headway.service.loaders.builtin import BUILTIN
@@ -23,13 +24,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(chosen: argparse.Namespace) -> int:
     """Check it: 0 with a summary; raises StartError, which names file, line and reason.
 
-    The environment counts as for `headway serve`. Model files are not opened.
+    The environment counts as for `headway serve`. Model files are not opened, keys and certificates
+    of upstreams are.
     """
     models = merge_models({}, os.environ, chosen.file)
     settings = models[0]
     pools = [PoolFacts(names=expected_names(each)) for each in models]
     check_against(pools, settings.routes, settings.prices, settings.file)
     keys_of(settings.tenants)
+    open_upstreams(models)
     print(summary(settings.file, models))
     return 0
 

@@ -21,6 +21,7 @@ from headway.app.engine import Engine
 from headway.app.fleet import OpenedModel, check_names, fitted, opened
 from headway.app.limits import TenantLimits
 from headway.app.model_source import locate
+from headway.app.reload import Again, Reloader
 from headway.app.sections import check_against
 from headway.app.settings import Settings
 from headway.app.settle import give_back
@@ -76,13 +77,17 @@ class Opened(NamedTuple):
     stores: Stores = Stores()
     admin_listener: socket.socket | None = None  # None: /admin is on the other one, or not at all
     upstreams: Sequence[OpenedUpstream] = ()
+    began: tuple[Settings, ...] = ()  # as they were given
+    again: Again | None = None
 
 
-def serve(models: Sequence[Settings]) -> int:
+def serve(models: Sequence[Settings], again: Again | None = None) -> int:
     """Serve these models until a signal; the exit code.
 
     What belongs to the server is taken from the first one's settings. Raises StartError when it
     cannot start, KeyboardInterrupt for a signal before it serves.
+
+    again   reads the settings anew, for a reload at SIGHUP; None: there is none
     """
     settings = models[0]
     log.configure(settings.log_level, as_json=settings.log_json)
@@ -97,6 +102,7 @@ def serve(models: Sequence[Settings]) -> int:
         others = open_upstreams(models)
         own = open_all(models, progress)
         found = Opened(settings, listener, own, progress, stores, admin_listener, others)
+        found = found._replace(began=tuple(models), again=again)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(found))
     finally:
@@ -222,6 +228,7 @@ class _Process:
             servers.append(admin)
         http = asyncio.create_task(_until_stopped(servers))
         ticks = [asyncio.create_task(_tick(parts.models)), asyncio.create_task(parts.follow())]
+        self._reload_at_signal(parts)
         try:
             if await self._first_of(self._wait_ready(), http):
                 give_back()
@@ -235,6 +242,12 @@ class _Process:
                 server.stop()
             await self._end_engines()
             await asyncio.wait((http,), timeout=2 * CLOSE_S)
+
+    def _reload_at_signal(self, parts: Assembled) -> None:
+        opened = self._opened
+        if opened.again is not None:
+            reloader = Reloader(opened.began, opened.again, parts.reloadable, self._prices)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.reload)
 
     async def _wait_ready(self) -> None:
         """Wait for all that is loaded at start; raises the first StartError."""

@@ -31,6 +31,7 @@ def made(number: int) -> NewKey:
     return new_key(bytes([number]) * KEY_RANDOM_BYTES, log_n=4)
 
 
+@pytest.mark.spec("M13")
 def test_keys_go_on_while_the_database_is_dead_and_changes_come_with_its_return(
     server: Postgres,
 ) -> None:

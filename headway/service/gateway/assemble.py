@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -33,6 +33,7 @@ from headway.service.gateway.model import Directory, ServedModel
 from headway.service.gateway.models import AnyServed, Models, Served
 from headway.service.gateway.pages import Condition, Pages
 from headway.service.gateway.relay import Relay, Seeds
+from headway.service.gateway.reload import Reloadable
 from headway.service.gateway.route_parts import make_routing, make_table
 from headway.service.gateway.server import Gateway, Parts
 from headway.service.gateway.settings import GatewaySettings
@@ -120,6 +121,7 @@ class Assembled(NamedTuple):
     exporter: Exporter
     accounts: Accounts | None
     tokens: TokenSource | None
+    reloadable: Reloadable
 
     async def load(self) -> None:
         """Read who may use this, before the first request; raises HeadwayError."""
@@ -153,7 +155,9 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         {each.names[0]: each.pool.view for each in needs.models}, needs.settings.live_timeout
     )
     accounts = _accounts(needs, exporter)
-    tokens = _tokens(needs, accounts)
+    known = {tenant.name: tenant for _, tenant in read_tenants(needs.settings.tenant)}
+    known |= {tenant.name: tenant for tenant in needs.access.tenants}
+    tokens = _tokens(needs, accounts, known)
     parts = Parts(
         settings=needs.settings,
         api_limits=needs.api_limits,
@@ -167,11 +171,22 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         token_pages=TokenPages(models, needs.api_limits),
         fingerprint=f"headway-{needs.version}",
         keys=_key_ring(needs, accounts, tokens),
-        admin=_admin(needs, accounts, exporter),
+        admin=_admin(needs, accounts, exporter, known),
         books=needs.books._replace(rules=_rules(needs, exporter)),
         routing=make_routing(table, models, needs.clock, needs.settings.slo_ttft),
     )
-    return Assembled(Gateway(parts), models, exporter, accounts, tokens)
+    reloadable = Reloadable(
+        keys=parts.keys,
+        known=known,
+        limits=needs.rate_limits or needs.books.rules.table,
+        models=models,
+        routing=parts.routing,
+        pools=pools,
+        slo_ttft=needs.settings.slo_ttft,
+        api_keys=needs.settings.api_key,
+        clock=needs.clock,
+    )
+    return Assembled(Gateway(parts), models, exporter, accounts, tokens, reloadable)
 
 
 def admit_limits(engine: EngineSettings, context_length: int, replicas: int = 1) -> AdmitLimits:
@@ -229,16 +244,16 @@ def _accounts(needs: GatewayNeeds, exporter: Exporter) -> Accounts | None:
     return accounts
 
 
-def _tokens(needs: GatewayNeeds, accounts: Accounts | None) -> TokenSource | None:
+def _tokens(
+    needs: GatewayNeeds, accounts: Accounts | None, known: Mapping[str, Tenant]
+) -> TokenSource | None:
     """What checks tokens; a tenant of the store goes before one of the settings."""
-    by_name = {tenant.name: tenant for _, tenant in read_tenants(needs.settings.tenant)}
-    by_name |= {tenant.name: tenant for tenant in needs.access.tenants}
 
     def find(name: str) -> Tenant | None:
         record = None if accounts is None else accounts.tenant(name)
         if record is not None:
             return None if record.is_disabled else record.tenant()
-        return by_name.get(name)
+        return known.get(name)
 
     make = needs.access.tokens
     return None if make is None else make(find)
@@ -258,7 +273,10 @@ def _key_ring(
 
 
 def _admin(
-    needs: GatewayNeeds, accounts: Accounts | None, exporter: Exporter
+    needs: GatewayNeeds,
+    accounts: Accounts | None,
+    exporter: Exporter,
+    known: Mapping[str, Tenant],
 ) -> AdminRoutes | None:
     access, settings = needs.access, needs.settings
     if not access.admin_keys:
@@ -267,9 +285,7 @@ def _admin(
     check_admin_keys(access.admin_keys, [*settings.api_key, *(key for key, _ in of_settings)])
     routes = access.admin_routes
     if accounts is not None:
-        reserved = {tenant.name for _, tenant in of_settings}
-        reserved |= {tenant.name for tenant in access.tenants}
-        routes += AccountPages(accounts, reserved).routes()
+        routes += AccountPages(accounts, known.keys()).routes()
     keys = AdminKeys(access.admin_keys, time.monotonic)
     return AdminRoutes(keys, RouteTable(routes), lambda: exporter.add(ADMIN_REFUSED))
 

@@ -68,11 +68,16 @@ class Models:
         self, served: Sequence[AnyServed], routes: Mapping[str, str] | None = None
     ) -> None:
         self.all = tuple(served)
-        self._by_name = {name: each for each in served for name in each.names}
+        self._by_name: dict[str, AnyServed] = {}
         self.has_upstreams = any(isinstance(each, ServedUpstream) for each in served)
-        self._routes = [name for name in routes or {} if name not in self._by_name]
-        for name in self._routes:
-            self._by_name[name] = self._by_name[(routes or {})[name]]
+        self._routes: list[str] = []
+        self.rename(routes or {})
+
+    def rename(self, routes: Mapping[str, str]) -> None:
+        """These further names from now on, and no others."""
+        own = {name: each for each in self.all for name in each.names}
+        self._routes = [name for name in routes if name not in own]
+        self._by_name = own | {name: own[routes[name]] for name in self._routes}
 
     @property
     def default(self) -> AnyServed:

@@ -78,8 +78,13 @@ class Routing:
         self._clock = clock
         self._avoided: set[tuple[str, str]] = set()  # (route, pool): told of in the log
         self._cascades: dict[str, list[int]] = {}  # pool -> answered first, of them escalated
-        for served in models.all if self.table.is_configured else ():
+        for served in models.all:  # also without routes: a reload may bring some
             served.meter.exporter.add_source(partial(self._samples, served.name))
+
+    def replace(self, chooser: Chooser) -> None:
+        """Route by this one from now on."""
+        self._chooser = chooser
+        self._avoided.clear()
 
     @property
     def table(self) -> RouteTable:

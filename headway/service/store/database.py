@@ -208,6 +208,7 @@ def _sqlite(url: URL, shown: str) -> Engine:
     def connected(raw: Any, _: object) -> None:
         raw.isolation_level = None  # the driver would begin late, and not at all for a schema
         raw.execute("PRAGMA foreign_keys = ON")
+        raw.execute("PRAGMA secure_delete = ON").close()  # what is erased is overwritten
         raw.execute("PRAGMA journal_mode = WAL").close()  # the file remembers it
 
     def begun(connection: Connection) -> None:

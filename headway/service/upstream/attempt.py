@@ -83,8 +83,11 @@ class Attempt:
                 yield taken
             if answer.is_done or is_end:
                 return
-            async with self._within(limits.between_chunks, "the next part of its answer"):
-                events, is_end = await _next(reply, reader)
+            try:
+                async with asyncio.timeout(limits.between_chunks):
+                    events, is_end = await _next(reply, reader)
+            except TimeoutError:
+                raise _late("the next part of its answer") from None
 
     def last(self, created: int) -> tuple[bytes, Finished]:
         """The end of a streamed answer; raises UpstreamBroken where it came too early."""
@@ -117,16 +120,18 @@ class Attempt:
         """Raises UpstreamTimeout when it takes too long, or the replica goes away meanwhile."""
         try:
             async with asyncio.timeout(limit) as timer:
-                if not self.has_begun:
-                    self.lease.watch(timer)
+                self.lease.watch(timer)
                 try:
                     yield
                 finally:
                     self.lease.watch(None)
         except TimeoutError:
-            raise UpstreamTimeout(
-                f"the server behind this model did not send {what} in time", RETRY_AFTER
-            ) from None
+            raise _late(what) from None
+
+
+def _late(what: str) -> UpstreamTimeout:
+    problem = f"the server behind this model did not send {what} in time"
+    return UpstreamTimeout(problem, RETRY_AFTER)
 
 
 def _check_stream(reply: Reply) -> None:

@@ -17,7 +17,9 @@ from tests.e2e.server import free_port
 from tests.unit.service.gateway.fakes import CHAT, HI, FakeReplica, run, site, until
 
 CONFIG = Path(__file__).parents[2] / "deploy" / "nginx.conf"
-NEED = "nginx is missing, which this test needs: sudo apt-get install -y nginx-light"
+NEED = (
+    "nginx is missing, which this test needs; run tools/services.sh, which says how to install it"
+)
 START_S = 10.0
 KINDS = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")  # of its temporary folders
 
@@ -78,17 +80,21 @@ def test_each_event_passes_at_once_and_a_client_that_leaves_ends_its_request(
             with nginx(tmp_path, here.port) as url:
                 async with httpx.AsyncClient(base_url=url, timeout=30.0) as client:
                     body = {**HI, "stream": True}
-                    async with client.stream("POST", CHAT, json=body) as answer:
-                        (request_id,) = await here.calls(1)
-                        here.replica.start(request_id)
-                        lines = answer.aiter_lines()
-                        for word in ("one", "two", "three"):
-                            # Nothing more is written until the client has read this.
-                            here.replica.say(request_id, word)
-                            async with asyncio.timeout(5):
-                                while word not in await anext(lines):
-                                    pass
-                        assert answer.headers["content-type"].startswith("text/event-stream")
+                    asked = client.send(client.build_request("POST", CHAT, json=body), stream=True)
+                    asking = asyncio.create_task(asked)
+                    (request_id,) = await here.calls(1)
+                    here.replica.start(request_id)
+                    here.replica.say(request_id, "zero")  # the header leaves with it
+                    answer = await asking
+                    assert answer.headers["content-type"].startswith("text/event-stream")
+                    lines = answer.aiter_lines()
+                    for word in ("one", "two", "three"):
+                        # Nothing more is written until the client has read this.
+                        here.replica.say(request_id, word)
+                        async with asyncio.timeout(5):
+                            while word not in await anext(lines):
+                                pass
+                    await answer.aclose()
                     await until(lambda: here.replica.cancelled == [request_id])
 
     run(scenario())
