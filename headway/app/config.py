@@ -10,6 +10,7 @@ from headway.app.upstreams import open_upstreams
 from headway.core.route.table import PoolFacts
 from headway.core.tenancy.limits import UNLIMITED
 from headway.service.loaders.builtin import BUILTIN
+from headway.service.upstream.settings import facts_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +30,10 @@ def run(chosen: argparse.Namespace) -> int:
     """
     models = merge_models({}, os.environ, chosen.file)
     settings = models[0]
-    pools = [PoolFacts(names=expected_names(each)) for each in models]
+    pools = [
+        PoolFacts(names=expected_names(each)) if each.upstream is None else facts_of(each.upstream)
+        for each in models
+    ]
     check_against(pools, settings.routes, settings.prices, settings.file)
     keys_of(settings.tenants)
     open_upstreams(models)

@@ -15,7 +15,7 @@ FILE = re.compile(r"[\w.-]+(?:/[\w.-]+)*\.(?:py|md|toml|sh|lock|jsonl|in)")
 FOLDER = re.compile(r"(?:headway|core|compute|service|app|tests|docs|benchmarks|tools)/[\w./-]*\w")
 
 # Options of other programs that the documents show.
-OTHERS = {"--upgrade", "--write", "--no-deps", "--config", "--add", "--candidate"}
+OTHERS = {"--upgrade", "--write", "--no-deps", "--config", "--add", "--candidate", "--data"}
 # benchmarks/README.md shows options of its own scripts, which check themselves.
 WITH_OPTIONS = [d for d in DOCUMENTS if not d.name.startswith("benchmarks/")]
 

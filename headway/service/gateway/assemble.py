@@ -148,7 +148,10 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         exporter.add_source(needs.keeper.samples)
     if needs.limit_state is not None:
         exporter.add_source(partial(samples, needs.limit_state))
-    pools = [PoolFacts(names=each.names, modalities=each.modalities) for each in needs.models]
+    pools = [
+        PoolFacts(names=each.names, modalities=each.modalities, is_own=isinstance(each, ModelNeeds))
+        for each in needs.models
+    ]
     table = make_table(needs.routes, pools)
     models = Models([_serve(each, needs, exporter) for each in needs.models], table.names)
     condition = Condition(

@@ -74,7 +74,8 @@ class Attempt:
     async def run(self, routed: Routed) -> None:
         """Answer it; raises what `Relay.run` raises, when nothing helped."""
         instead = self._routing.answer_instead(routed)
-        if instead is None:
+        own = None if instead is None else self._own(routed)
+        if instead is None or own is None:
             return await self._answer(routed)
         text, seconds = instead
         try:
@@ -84,7 +85,16 @@ class Attempt:
                 raise
             is_in_time = False
         if not is_in_time:
-            await self._say(routed, text)
+            await self._say(own, text)
+
+    def _own(self, routed: Routed) -> Routed | None:
+        """The same with the request as an engine of ours takes it; None: none could."""
+        if not isinstance(routed.request, ForwardedRequest):
+            return routed
+        try:
+            return routed._replace(request=self._ways.check(routed.request))
+        except ClientError:
+            return None
 
     async def _answer(self, routed: Routed) -> None:
         cascade = routed.choice.cascade
@@ -190,14 +200,10 @@ class Attempt:
             await asyncio.gather(task, first, return_exceptions=True)
 
     async def _say(self, routed: Routed, text: str) -> None:
-        """The fixed answer, as every choice of an answer that ended by itself.
-
-        Raises a ClientError for a request of another server's that no engine of ours could read.
-        """
+        """The fixed answer, as every choice of an answer that ended by itself."""
         request = routed.request
-        if isinstance(request, ForwardedRequest):
-            request = self._ways.check(request)
-        said = self._routing.answered_instead(routed._replace(request=request))
+        assert not isinstance(request, ForwardedRequest), "see _own"
+        said = self._routing.answered_instead(routed)
         self._go(said)
         made = self._made or _unsent(request)
         answer = self._ways.makes(said, made)

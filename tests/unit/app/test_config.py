@@ -28,6 +28,22 @@ def test_a_bad_file_is_named_with_line_and_reason(
     assert said.count("\n") == 1
 
 
+def test_a_cascade_that_begins_at_another_server_is_refused_with_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "h.yaml"
+    file.write_text(
+        "models:\n"
+        "  - upstream: {name: cloud, url: 'http://127.0.0.1:9'}\n"
+        "  - {model: a.gguf, served_model_name: own}\n"
+        "routes:\n"
+        "  names: [{name: careful, cascade: {first: cloud, then: own}}]\n"
+    )
+    assert main(["config", "check", str(file)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"headway config: {file}:5: routes.names[0].cascade.first: 'cloud' is")
+
+
 def test_limits_and_prices_are_summed_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
