@@ -6,6 +6,7 @@ Each place of those pages is made from one file of a fixed name; `report.py` fil
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 from page import NOTHING, link, number, table
 
 Result = Mapping[str, Any]
+# Labels that say only which model it is.
+NO_CLASS = re.compile(r'(model|model_name|engine)="[^"]*",?')
 PAGES = ("scheduling.md", "memory.md", "simulation.md")
 
 
@@ -234,7 +237,11 @@ def _counted(result: Result) -> str:
     """What the server counted of preemptions, a line a load."""
     lines = []
     for name, phase in result["phases"].items():
-        counted = {key: value for key, value in phase["counters"].items() if value}
+        counted = {
+            NO_CLASS.sub("", key).replace("{}", ""): value
+            for key, value in phase["counters"].items()
+            if value and not key.startswith("vllm:")
+        }
         told = ", ".join(f"`{key}` {value:g}" for key, value in counted.items())
         lines.append(f"- {name}: {told or 'nobody was preempted'}")
     return "\nPreemptions:\n\n" + "\n".join(lines) + "\n"
