@@ -39,7 +39,10 @@ class Line:
         self._entries: dict[int, Entry] = {}  # those that wait; others in the heaps are stale
         self._aside: list[Entry] = []
         self._turns = 0
-        self._fair: FairShare[Flow] = FairShare(beside._fair.times if beside else None)
+        self._fair: FairShare[Flow] = FairShare(None if beside is None else beside._fair.times)
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
     def push(self, sequence: Sequence) -> None:
         """Join; one that comes back stands where it was."""

@@ -127,6 +127,10 @@ class WaitingQueue:
             self._line_of(sequence).push(sequence)
             self._plan_lift(sequence)
 
+    def has(self, rank: int) -> bool:
+        """Whether anybody of this rank waits; cheaper than asking who."""
+        return any(map(len, self._lines[rank]))
+
     def first(
         self, rank: int, *, with_long: bool = True, with_lifted: bool = True
     ) -> Sequence | None:

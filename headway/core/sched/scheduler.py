@@ -240,7 +240,7 @@ class Scheduler:
         """
         if as_guests and self.num_free_slots < 1:
             return False
-        if self.budget.num_left < 1 or self.queue.first(rank) is None:
+        if self.budget.num_left < 1 or not self.queue.has(rank):
             return True
         if self.num_free_slots < 1 and not self._may_take_slot(rank):
             return False

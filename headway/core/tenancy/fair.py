@@ -29,6 +29,7 @@ class FairShare(Generic[Party]):
         """It has something waiting from now on; calling it twice is harmless."""
         if party in self._waiting:
             return
+        self.first()  # the present is that of now, however long nobody has asked
         self.times[party] = max(self.times.get(party, 0.0), self._present)
         self.show(party)
 
