@@ -99,8 +99,10 @@ def test_a_reader_that_leaves_frees_the_engine_behind(server: Server, front: Ser
     body = {"messages": [{"role": "user", "content": "Count."}], "ignore_eos": True}
     body |= {"max_tokens": 1500, "stream": True}
     with front.client.stream("POST", "/v1/chat/completions", json=body) as answer:
-        next(answer.iter_lines())
+        lines = answer.iter_lines()  # kept: without it the connection is closed
+        next(lines)
         assert not server.is_idle_and_clean()
+        assert next(lines) is not None
     until(server.is_idle_and_clean, 5.0, "the engine behind is idle")
     until(lambda: front.metrics()["headway_requests_in_flight"] == 0, 5.0, "the gateway is idle")
 

@@ -20,7 +20,7 @@ POLL_S = 0.25
 STDERR_FD = 2
 # Ends the child's whole group when we are gone without having ended it, killed for one: it waits
 # for its input, the other end of which only we hold, to close.
-GUARD = ("/bin/sh", "-c", 'trap "" TERM; cat >/dev/null; kill -s KILL -- "-$0" 2>/dev/null')
+GUARD = ("/bin/sh", "-c", 'trap "" TERM; read -r _; kill -s KILL -- "-$0" 2>/dev/null')
 
 
 class LaunchedServer:

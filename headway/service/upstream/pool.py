@@ -228,7 +228,14 @@ class UpstreamPool:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error(
+                "upstream_task_failed", extra={"model": self.settings.names[0]}, exc_info=error
+            )
 
     async def _watch(self, replica: UpstreamReplica) -> None:
         """Probe one replica for ever."""
