@@ -29,7 +29,7 @@ help: ## this list
 
 setup: .venv/.dev ## .venv with everything that the tests need
 
-services: ## PostgreSQL and Redis, which tests need: installed with apt where that may be
+services: ## PostgreSQL, Redis and nginx, which tests need: installed with apt where that may be
 	@tools/services.sh
 
 serve: .venv/.serve ## start the service: make serve ARGS="--port 9000"

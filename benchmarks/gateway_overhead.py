@@ -127,8 +127,8 @@ def gateway(
 def headway_file(upstream: str) -> str:
     """One upstream model, and a tenant."""
     return (
-        f"log_level: warning\ntenant: [acme:standard:{KEY}]\n"
-        f"models:\n  - served_model_name: {MODEL}\n    upstream: {{urls: ['{upstream}/v1']}}\n"
+        f"log_level: warning\ntenants:\n  - {{name: acme, keys: [{KEY}]}}\n"
+        f"models:\n  - upstream: {{name: {MODEL}, url: '{upstream}/v1', max_concurrent: 1024}}\n"
     )
 
 

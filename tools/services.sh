@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes sure that PostgreSQL and Redis are installed, which tests need: installs them with apt as
-# root or with a sudo that asks nothing, and else ends with the line to type.
+# Makes sure that PostgreSQL, Redis and nginx are installed, which tests need: installs them with apt
+# as root or with a sudo that asks nothing, and else ends with the line to type.
 set -eu
 
 wanted=
@@ -8,6 +8,7 @@ command -v initdb > /dev/null 2>&1 || ls /usr/lib/postgresql/*/bin/initdb > /dev
     || wanted=postgresql
 command -v redis-server > /dev/null 2>&1 || command -v valkey-server > /dev/null 2>&1 \
     || wanted="$wanted redis-server"
+command -v nginx > /dev/null 2>&1 || [ -x /usr/sbin/nginx ] || wanted="$wanted nginx-light"
 [ -n "$wanted" ] || exit 0
 
 if [ "$(id -u)" = 0 ]; then as_root=
@@ -16,9 +17,9 @@ else as_root=no
 fi
 if [ "$as_root" = no ] || ! command -v apt-get > /dev/null 2>&1; then
     {
-        echo "services: the tests need PostgreSQL and Redis; missing:$(printf ' %s' $wanted). Install with"
+        echo "services: the tests need PostgreSQL, Redis and nginx; missing:$(printf ' %s' $wanted). Install with"
         echo "  sudo apt-get update && sudo apt-get install -y $(echo $wanted)"
-        echo "or your system's own packages; initdb and redis-server have to be on PATH."
+        echo "or your system's own packages; initdb, redis-server and nginx have to be on PATH."
     } >&2
     exit 2
 fi

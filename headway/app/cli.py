@@ -99,7 +99,9 @@ def _start(chosen: argparse.Namespace) -> int:
             return _warm_up(merge(flags, os.environ, None))
         named = [*chosen.model_paths, *flags.pop("model", [])]
         given = flags | {"model": named} if named else flags
-        return serve(merge_models(given, os.environ, chosen.config))
+        read = partial(merge_models, given, os.environ, chosen.config)
+        models = read()
+        return serve(models, read if models[0].file else None)
     except StartError as error:
         print(f"headway {chosen.command}: {' '.join(error.message.split())}", file=sys.stderr)
         return EXIT_NOT_STARTED

@@ -6,6 +6,7 @@ import os
 from headway.app.fleet import served_names
 from headway.app.sections import check_against, keys_of
 from headway.app.settings import Settings, merge_models
+from headway.app.upstreams import open_upstreams
 from headway.core.route.table import PoolFacts
 from headway.core.tenancy.limits import UNLIMITED
 from headway.service.loaders.builtin import BUILTIN
@@ -23,19 +24,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(chosen: argparse.Namespace) -> int:
     """Check it: 0 with a summary; raises StartError, which names file, line and reason.
 
-    The environment counts as for `headway serve`. Model files are not opened.
+    The environment counts as for `headway serve`. Model files are not opened, keys and certificates
+    of upstreams are.
     """
     models = merge_models({}, os.environ, chosen.file)
     settings = models[0]
     pools = [PoolFacts(names=expected_names(each)) for each in models]
     check_against(pools, settings.routes, settings.prices, settings.file)
     keys_of(settings.tenants)
+    open_upstreams(models)
     print(summary(settings.file, models))
     return 0
 
 
 def expected_names(settings: Settings) -> tuple[str, ...]:
     """What a model will be called, as far as that is known without its file."""
+    if settings.upstream is not None:
+        return settings.upstream.names
     if settings.served_model_name:
         return settings.served_model_name
     return served_names(settings, settings.model or BUILTIN.file_name)
@@ -46,14 +51,19 @@ def summary(file: str, models: tuple[Settings, ...]) -> str:
     settings = models[0]
     lines = [f"{file or 'the environment alone'}: fine"]
     for each in models:
-        lines.append(f"  model {each.model or '(built in)'}: {', '.join(expected_names(each))}")
+        by = each.model or "(built in)"
+        if each.upstream is not None:
+            by = f"at {', '.join(each.upstream.urls)} ({each.upstream.kind})"
+        lines.append(f"  model {by}: {', '.join(expected_names(each))}")
     if settings.routes is not None:
         names = [route.name for route in settings.routes.names]
         names += [settings.routes.auto.name] if settings.routes.auto is not None else []
         lines.append(f"  routes: {', '.join(names) or 'none of their own'}")
     tenants = [entry.name for entry in settings.tenants]
     if tenants or settings.gateway.tenant:
-        lines.append(f"  tenants: {len(tenants)} in the file, {len(settings.gateway.tenant)} keys")
+        lines.append(
+            f"  tenants: {len(tenants)} in the file, {len(settings.gateway.tenant)} by --tenant"
+        )
     rates = settings.rate_limits
     if rates.tenants or rates.default != UNLIMITED:
         others = "none of their own" if rates.default == UNLIMITED else "those of `default`"

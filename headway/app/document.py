@@ -45,7 +45,7 @@ class Document:
         try:
             return msgspec.convert({} if raw is None else raw, kind)
         except msgspec.ValidationError as error:
-            reason, place = _explained(error)
+            reason, place = explained(error)
             raise InvalidSetting(self.where(name, *place), reason) from None
 
 
@@ -111,7 +111,7 @@ def _lines(path: str, node: yaml.Node, place: Place) -> Iterator[tuple[Place, in
             yield from _lines(path, child, below)
 
 
-def _explained(error: msgspec.ValidationError) -> tuple[str, Place]:
+def explained(error: msgspec.ValidationError) -> tuple[str, Place]:
     """msgspec's message without its path, and the path."""
     text, _, path = str(error).rpartition(" - at `")
     if not text:

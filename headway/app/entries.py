@@ -14,12 +14,16 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from headway.app.document import Document
+import msgspec
+
+from headway.app.document import Document, explained
 from headway.app.option import Option, Value
 from headway.app.options import BY_KEY, OF_A_MODEL
 from headway.core.base.errors import InvalidSetting
+from headway.service.upstream.settings import UpstreamSettings, check
 
-Values = dict[str, Value]
+Values = dict[str, Value | UpstreamSettings]
+UPSTREAM = "upstream"  # key of an entry whose model other servers answer for
 Where = Callable[..., str]  # of a key, as `Document.where`
 MODELS = "models"  # key of the list of models in a file
 SEPARATOR = re.compile(r",(?=[A-Za-z][\w-]*=)")
@@ -75,7 +79,35 @@ def _entry(content: object, where: Where) -> Values:
         return entry_of_text(content, where())
     if not isinstance(content, Mapping):
         raise InvalidSetting(where(), f"must hold keys and values, got {content!r}")
-    return _read(((str(key), value) for key, value in content.items()), where)
+    own = {str(key): value for key, value in content.items() if key != UPSTREAM}
+    found = _read(own.items(), where)
+    if content.get(UPSTREAM) is not None:
+        found[UPSTREAM] = _upstream(content[UPSTREAM], found, where)
+    return found
+
+
+def _upstream(content: object, entry: Values, where: Where) -> UpstreamSettings:
+    """What an entry says of other servers; beside it stand its names alone."""
+    others = sorted(set(entry) - {"served_model_name"})
+    if others:
+        raise InvalidSetting(where(others[0]), "is of no use to a model with `upstream`")
+    try:
+        upstream = msgspec.convert(content, UpstreamSettings)
+    except msgspec.ValidationError as error:
+        reason, place = explained(error)
+        raise InvalidSetting(where(UPSTREAM, *place), reason) from None
+    names = entry.get("served_model_name", upstream.names)
+    assert isinstance(names, tuple), "names are a tuple"
+    if "served_model_name" in entry and upstream.names:
+        raise InvalidSetting(where(UPSTREAM, "name"), "stands beside served_model_name; give one")
+    upstream = msgspec.structs.replace(upstream, name=names)
+    try:
+        check(upstream)
+    except InvalidSetting as error:
+        field = error.param or UPSTREAM
+        problem = error.message.removeprefix(f"{field}: ")
+        raise InvalidSetting(where(*field.split(".")), problem) from None
+    return upstream
 
 
 def _read(items: Iterable[tuple[str, object]], where: Where) -> Values:

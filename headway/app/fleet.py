@@ -16,6 +16,7 @@ from headway.core.engine.settings import AUTO, DEFAULT_MEMORY_SHARE, check
 from headway.core.fleet.budget import Need, divide
 from headway.service.loaders.gguf_header import TensorEntry
 from headway.service.loaders.model_files import ModelFile, SamplingDefaults
+from headway.service.upstream.settings import UpstreamSettings
 from headway.service.wire.spec import ReplicaSpec
 
 QUANT_SUFFIX = re.compile(r"[.-](I?Q\d\w*|B?F16|F32)$", re.IGNORECASE)
@@ -83,8 +84,11 @@ def about(model: OpenedModel, error: StartError) -> StartError:
     return StartError(f"{model.where}: {error.message}") if model.where else error
 
 
-def check_names(models: Sequence[OpenedModel]) -> None:
-    """Raise InvalidSetting where two models have a name in common."""
+def check_names(models: Sequence[OpenedModel], others: Sequence[UpstreamSettings] = ()) -> None:
+    """Raise InvalidSetting where two models have a name in common.
+
+    others  models that other servers answer for
+    """
     taken: dict[str, str] = {}
     for model in models:
         for name in model.names:
@@ -93,7 +97,15 @@ def check_names(models: Sequence[OpenedModel]) -> None:
                     f"{model.where}: served_model_name",
                     f"{name!r} is a name of {taken[name]} too; give each model its own",
                 )
-        taken |= dict.fromkeys(model.names, model.where)
+        taken |= dict.fromkeys(model.names, model.where or "the model")
+    for other in others:
+        for name in other.names:
+            if name in taken:
+                raise InvalidSetting(
+                    "models: upstream.name",
+                    f"{name!r} is a name of {taken[name]} too; give each model its own",
+                )
+        taken |= dict.fromkeys(other.names, f"another upstream ({other.urls[0]})")
 
 
 def fitted(models: Sequence[OpenedModel], free: int | None) -> None:

@@ -6,7 +6,6 @@ import os
 import resource
 import signal
 import socket
-import sys
 import time
 import uuid
 from collections.abc import Coroutine, Sequence
@@ -18,23 +17,27 @@ import uvloop
 
 from headway import __version__
 from headway.app.banner import Shown, banner
-from headway.app.fleet import OpenedModel, about, check_names, fitted, opened
+from headway.app.engine import Engine
+from headway.app.fleet import OpenedModel, check_names, fitted, opened
 from headway.app.limits import TenantLimits
 from headway.app.model_source import locate
+from headway.app.reload import Again, Reloader
 from headway.app.sections import check_against
 from headway.app.settings import Settings
 from headway.app.settle import give_back
 from headway.app.stores import Stores, access_of, keeper_of, open_stores
-from headway.core.base.errors import StartError
-from headway.core.messages.health import LoadProgress, StepReport
+from headway.app.upstreams import OpenedUpstream, open_upstreams
 from headway.core.route.table import PoolFacts
 from headway.core.tenancy.price import PriceTable
 from headway.core.text.tokenizer import Tokenizer
 from headway.service.control.memory import available_bytes
-from headway.service.control.pool import ModelPool, Replica
-from headway.service.control.replica_set import ReplicaSet, by_load, by_prefix
-from headway.service.control.supervise import Observers, Supervisor
-from headway.service.gateway.assemble import Assembled, GatewayNeeds, ModelNeeds, assemble
+from headway.service.gateway.assemble import (
+    Assembled,
+    GatewayNeeds,
+    ModelNeeds,
+    UpstreamNeeds,
+    assemble,
+)
 from headway.service.gateway.books import NoLedger
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.ledger import Keeper
@@ -50,13 +53,13 @@ from headway.service.gateway.model import ServedModel
 from headway.service.gateway.models import Models
 from headway.service.gateway.server import Gateway
 from headway.service.gateway.settings import GatewaySettings
-from headway.service.gateway.totals import PoolTotals
 from headway.service.loaders.chat_template import ChatTemplate
 from headway.service.loaders.model_files import ModelFile, open_model
 from headway.service.loaders.progress import ConsoleProgress
 from headway.service.loaders.tokenizer_files import build_tokenizer
 from headway.service.observe import log
 from headway.service.observe.clock import SystemClock
+from headway.service.upstream.settings import facts_of
 
 OTHER_FILES = 128  # descriptors that are not client connections
 MOST_FILES = 65536
@@ -73,13 +76,18 @@ class Opened(NamedTuple):
     progress: ConsoleProgress
     stores: Stores = Stores()
     admin_listener: socket.socket | None = None  # None: /admin is on the other one, or not at all
+    upstreams: Sequence[OpenedUpstream] = ()
+    began: tuple[Settings, ...] = ()  # as they were given
+    again: Again | None = None
 
 
-def serve(models: Sequence[Settings]) -> int:
+def serve(models: Sequence[Settings], again: Again | None = None) -> int:
     """Serve these models until a signal; the exit code.
 
     What belongs to the server is taken from the first one's settings. Raises StartError when it
     cannot start, KeyboardInterrupt for a signal before it serves.
+
+    again   reads the settings anew, for a reload at SIGHUP; None: there is none
     """
     settings = models[0]
     log.configure(settings.log_level, as_json=settings.log_json)
@@ -91,8 +99,10 @@ def serve(models: Sequence[Settings]) -> int:
     try:
         admin_listener = bind_admin(settings.gateway)
         stores = open_stores(settings)
-        all_models = open_all(models, progress)
-        found = Opened(settings, listener, all_models, progress, stores, admin_listener)
+        others = open_upstreams(models)
+        own = open_all(models, progress)
+        found = Opened(settings, listener, own, progress, stores, admin_listener, others)
+        found = found._replace(began=tuple(models), again=again)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(found))
     finally:
@@ -104,13 +114,19 @@ def serve(models: Sequence[Settings]) -> int:
 
 
 def open_all(models: Sequence[Settings], progress: ConsoleProgress) -> list[OpenedModel]:
-    """All models' files, read as far as needed to know that they can be served together here."""
-    found = [
-        opened(each, index, len(models), file)
-        for index, (each, file) in enumerate(located(each, progress) for each in models)
-    ]
-    check_names(found)
-    pools = [PoolFacts(names=model.names) for model in found]
+    """All models' files, read as far as needed to know that they can be served together here.
+
+    Models that other servers answer for have none; their names and routes are checked with these.
+    """
+    found = []
+    for index, each in enumerate(models):
+        if each.upstream is None:
+            with_names, file = located(each, progress)
+            found.append(opened(with_names, index, len(models), file))
+    others = [each.upstream for each in models if each.upstream is not None]
+    check_names(found, others)
+    pools = [PoolFacts(names=each.names) for each in found]
+    pools += [facts_of(each) for each in others]
     settings = models[0]
     check_against(pools, settings.routes, settings.prices, settings.file)
     fitted(found, available_bytes())
@@ -142,58 +158,12 @@ async def _run(opened: Opened) -> int:
 async def _tick(models: Models) -> None:
     while True:
         for served in models.all:
-            served.gauges.tick()
+            served.tick()
         await asyncio.sleep(TICK_S)
 
 
 async def _until_stopped(servers: Sequence[HttpServer]) -> None:
     await asyncio.gather(*(server.run_until_stopped() for server in servers))
-
-
-class _Engine:
-    """One model's pool, and what is counted of it."""
-
-    def __init__(self, model: OpenedModel, clock: SystemClock, progress: ConsoleProgress) -> None:
-        self.model = model
-        self.totals = PoolTotals()
-        self._clock = clock
-        self._progress = progress
-        settings, spec = model.settings, model.spec()
-
-        def one(name: str, observers: Observers) -> Supervisor:
-            own = msgspec.structs.replace(spec, replica=name)
-            return Supervisor(own, settings.supervisor, clock, observers)
-
-        def make(observers: Observers) -> Replica:
-            if settings.pool.replicas == 1:
-                return Supervisor(spec, settings.supervisor, clock, observers)
-            has_cache = settings.engine.enable_prefix_caching
-            factor = settings.pool.route.factor
-            policy = by_prefix(model.card.name, factor) if has_cache else by_load
-            return ReplicaSet(settings.pool, one, policy, clock, observers)
-
-        observers = Observers(on_report=self._observe, on_load=self._show_load)
-        self.pool = ModelPool(model.name, settings.residency, make, clock, observers)
-
-    async def wait_ready(self) -> None:
-        """Wait for its load at start, if there is one; raises StartError."""
-        try:
-            await self.pool.wait_ready()
-        except StartError as error:
-            raise about(self.model, error) from error
-
-    def _observe(self, _: StepReport) -> None:
-        self.totals.observe(self.pool.view(), self._clock.now())
-
-    def _show_load(self, progress: LoadProgress) -> None:
-        view = self.pool.view()
-        if view.restarts > 0 or view.loads > 0 or view.on_demand:
-            return
-        if progress.stage == "weights":
-            of = f" of {self.model.name}" if self.model.where else ""
-            self._progress(f"loading the weights{of}", progress.done, progress.total)
-        elif progress.stage == "kernels":
-            print("compiling the kernels, 20 to 30 s, once on this machine", file=sys.stderr)
 
 
 class _Process:
@@ -205,7 +175,8 @@ class _Process:
         self._signals = StopSignals()
         self._clock = SystemClock()
         self._prices = PriceTable(opened.settings.prices.models)
-        self._engines = [_Engine(each, self._clock, opened.progress) for each in opened.models]
+        self._engines = [Engine(each, self._clock, opened.progress) for each in opened.models]
+        self._upstreams = [each.pool(self._clock) for each in opened.upstreams]
         self._name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._limits = TenantLimits(opened.settings.rate_limits, self._name)
 
@@ -216,6 +187,9 @@ class _Process:
         self._signals.install()
         for engine in self._engines:
             engine.pool.start()
+        for pool in self._upstreams:
+            pool.start()
+        self._limits.start()
         try:
             # The engines' processes start meanwhile; the thread leaves the loop to them.
             encoders = await asyncio.to_thread(self._make_encoders)
@@ -226,13 +200,16 @@ class _Process:
                     encoder.close()
         finally:
             await self._end_engines()
+            await self._limits.close()
         return 0
 
     async def _serve_with(self, encoders: Sequence[Encoder]) -> None:
         """Put the gateway together, serve, and keep what is still to be kept."""
         opened = self._opened
-        keeper = keeper_of(opened.settings, opened.stores, self._name, self._prices)
+        on_lost = self._limits.on_lost
+        keeper = keeper_of(opened.settings, opened.stores, self._name, self._prices, on_lost)
         try:
+            await self._limits.recall(keeper)
             parts = self._assemble(encoders, keeper)
             try:
                 await parts.load()
@@ -251,7 +228,7 @@ class _Process:
             servers.append(admin)
         http = asyncio.create_task(_until_stopped(servers))
         ticks = [asyncio.create_task(_tick(parts.models)), asyncio.create_task(parts.follow())]
-        self._limits.start()
+        self._reload_at_signal(parts)
         try:
             if await self._first_of(self._wait_ready(), http):
                 give_back()
@@ -265,11 +242,19 @@ class _Process:
                 server.stop()
             await self._end_engines()
             await asyncio.wait((http,), timeout=2 * CLOSE_S)
-            await self._limits.close()
+
+    def _reload_at_signal(self, parts: Assembled) -> None:
+        opened = self._opened
+        if opened.again is not None:
+            reloader = Reloader(opened.began, opened.again, parts.reloadable, self._prices)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.reload)
 
     async def _wait_ready(self) -> None:
         """Wait for all that is loaded at start; raises the first StartError."""
-        await asyncio.gather(*(engine.wait_ready() for engine in self._engines))
+        await asyncio.gather(
+            *(engine.wait_ready() for engine in self._engines),
+            *(pool.wait_probed() for pool in self._upstreams),
+        )
 
     async def _first_of(self, work: Coroutine[Any, Any, object], http: asyncio.Task[None]) -> bool:
         """Do the work unless a signal comes first; False when it did. Raises what fails."""
@@ -304,7 +289,10 @@ class _Process:
 
     async def _end_engines(self) -> None:
         """No child is left after this: what does not stop in time is killed on the way out."""
-        stopping = asyncio.gather(*(engine.pool.stop() for engine in self._engines))
+        stopping = asyncio.gather(
+            *(engine.pool.stop() for engine in self._engines),
+            *(pool.stop() for pool in self._upstreams),
+        )
         insisted = asyncio.ensure_future(self._signals.insisted.wait())
         await asyncio.wait((stopping, insisted), return_when=asyncio.FIRST_COMPLETED)
         insisted.cancel()
@@ -329,7 +317,7 @@ class _Process:
     def _assemble(self, encoders: Sequence[Encoder], keeper: Keeper | None) -> Assembled:
         ledger = NoLedger() if keeper is None else keeper.ledger
         settings, created = self._opened.settings, int(time.time())
-        models = [
+        models: list[ModelNeeds | UpstreamNeeds] = [
             ModelNeeds(
                 model=ServedModel(
                     names=model.names,
@@ -349,6 +337,8 @@ class _Process:
                 self._opened.models, self._engines, encoders, strict=True
             )
         ]
+        for each, other in zip(self._opened.upstreams, self._upstreams, strict=True):
+            models.insert(each.place, UpstreamNeeds(other, created))
         return assemble(
             GatewayNeeds(
                 settings=settings.gateway,
@@ -372,5 +362,6 @@ class _Process:
             Shown(engine.model.name, engine.pool.view().hello, engine.model.sampling)
             for engine in self._engines
         ]
+        others = [(each.settings.names[0], each.told()) for each in self._upstreams]
         took_s = time.monotonic() - self._began
-        print(banner(url_of(self._opened.listener), models, took_s), flush=True)
+        print(banner(url_of(self._opened.listener), models, took_s, others), flush=True)

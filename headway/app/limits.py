@@ -2,13 +2,19 @@
 
 import asyncio
 import contextlib
+import logging
 import time
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from headway.core.base.errors import InvalidSetting
-from headway.core.tenancy.limits import LimitStore
-from headway.core.tenancy.memory_limits import MemoryLimits
+from headway.core.base.errors import InvalidSetting, StoreUnavailable
+from headway.core.messages.record import RequestRecord
+from headway.core.messages.usage import UsageQuery
+from headway.core.tenancy.budget import month_of
+from headway.core.tenancy.limits import UNLIMITED, Claim
+from headway.core.tenancy.memory_limits import MemoryLimits, to_ms
 from headway.service.gateway.journey import Books, Ledger, Pricing
+from headway.service.gateway.ledger import Keeper
 from headway.service.gateway.limit_answers import LimitRules
 from headway.service.gateway.limit_counts import SharedState
 from headway.service.gateway.limit_settings import LimitTable, RateLimitSettings
@@ -16,6 +22,9 @@ from headway.service.gateway.underway import Underway
 
 if TYPE_CHECKING:
     from headway.service.store.shared_limits import SharedLimits
+
+
+log = logging.getLogger(__name__)
 
 
 class TenantLimits:
@@ -26,11 +35,13 @@ class TenantLimits:
         self._gateway = gateway
         self.table = LimitTable(settings)
         self._shared: SharedLimits | None = None
-        store: LimitStore = MemoryLimits()
         if settings.redis_url is not None:
-            store = self._shared = _shared(settings, settings.redis_url, gateway)
-        self.store = Underway(store, time.time)
+            self._shared = _shared(settings, settings.redis_url, gateway, self._recall_again)
+        self._counts = self._shared or MemoryLimits()
+        self._keeper: Keeper | None = None
+        self.store = Underway(self._counts, time.time)
         self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def state(self) -> SharedState | None:
@@ -44,7 +55,32 @@ class TenantLimits:
 
     def start(self) -> None:
         """Keep the leases of what is under way, from here on."""
-        self._task = asyncio.create_task(self.store.run())
+        self._loop = asyncio.get_running_loop()
+        self._task = self._loop.create_task(self.store.run())
+
+    def on_lost(self, record: RequestRecord) -> None:
+        """Settle what a gateway that died had under way; for any thread, after `start`."""
+        assert self._loop is not None
+        claim = Claim(id=record.id, tenant=record.tenant, limits=UNLIMITED)
+        used = record.prompt_tokens + record.completion_tokens
+        settled = self.store.settle(claim, used, record.cost, time.time())
+        asyncio.run_coroutine_threadsafe(settled, self._loop)
+
+    async def recall(self, keeper: Keeper | None) -> None:
+        """Count at least what the ledger knows was spent this month: counts may have been lost."""
+        self._keeper = keeper
+        if keeper is None:
+            return
+        now = time.time()
+        query = UsageQuery(group_by=("tenant",), since=month_of(to_ms(now))[0] / 1000)
+        try:
+            rows = await keeper.ask(lambda records: records.usage(query))
+        except StoreUnavailable as error:
+            log.warning("spent_not_recalled", extra={"error": error.message})
+            return
+        for row in rows:
+            if row.cost:
+                await self._counts.spent_at_least(row.group[0], row.cost, now)
 
     async def close(self) -> None:
         """End what `start` began, and leave the store."""
@@ -55,8 +91,13 @@ class TenantLimits:
         if self._shared is not None:
             await self._shared.close()
 
+    async def _recall_again(self) -> None:
+        await self.recall(self._keeper)
 
-def _shared(settings: RateLimitSettings, url: str, gateway: str) -> "SharedLimits":
+
+def _shared(
+    settings: RateLimitSettings, url: str, gateway: str, on_back: Callable[[], Awaitable[None]]
+) -> "SharedLimits":
     """Imported only here: a server without Redis has no use for its client's 10 MB."""
     try:
         from headway.service.store.redis_limits import RedisLimits, RedisSettings
@@ -66,4 +107,5 @@ def _shared(settings: RateLimitSettings, url: str, gateway: str) -> "SharedLimit
             "--redis-url", "needs Redis's client; install it with: pip install 'headway[redis]'"
         ) from None
     redis = RedisSettings(url=url, prefix=settings.redis_prefix, timeout_s=settings.redis_timeout)
-    return SharedLimits(RedisLimits(redis), gateway, share=settings.outage_share)
+    store = RedisLimits(redis)
+    return SharedLimits(store, gateway, share=settings.outage_share, on_back=on_back)

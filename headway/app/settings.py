@@ -4,11 +4,20 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from headway.app.document import Document, read_document
-from headway.app.entries import MODELS, Values, did_you_mean, entries_of, entry_of_text, read_option
+from headway.app.entries import (
+    MODELS,
+    UPSTREAM,
+    Values,
+    did_you_mean,
+    entries_of,
+    entry_of_text,
+    read_option,
+)
 from headway.app.option import Option, Value
 from headway.app.options import BY_KEY, BY_VARIABLE
 from headway.app.sections import RATE_LIMITS, Sections, TenantEntry, read_sections
@@ -28,6 +37,7 @@ from headway.service.gateway.settings import GatewaySettings
 from headway.service.openai.limits import ApiLimits
 from headway.service.store.ledger_settings import LedgerSettings
 from headway.service.store.settings import StoreSettings
+from headway.service.upstream.settings import UpstreamSettings
 from headway.service.wire.spec import ReplicaSpec
 
 # Kubernetes puts such variables into every pod beside a service named "headway".
@@ -58,6 +68,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     supervisor: SupervisorSettings = SupervisorSettings()
     store: StoreSettings = StoreSettings()
     ledger: LedgerSettings = LedgerSettings()
+    upstream: UpstreamSettings | None = None  # other servers answer for this model, and no engine
     # Sections of the file, and its path for messages about them.
     jwt: JwtSettings | None = None
     routes: RoutesSettings | None = None
@@ -118,7 +129,7 @@ def merge_models(
                 document.where("model"), f"stands beside {MODELS}; put it into that list"
             )
     sections = read_sections(document)
-    values = _from_file(document)
+    values: Values = {**_from_file(document)}
     values |= _from_environment(environment)
     for key, raw in flags.items():
         option = BY_KEY[key]
@@ -132,7 +143,7 @@ def merge_models(
         raise InvalidSetting(
             "served_model_name", "names one model, and there are several; give each its own"
         )
-    return tuple(_build(values | entry, sections, document.path) for entry in entries or [{}])
+    return tuple(_build({**values, **entry}, sections, document.path) for entry in entries or [{}])
 
 
 def _named(flags: Mapping[str, object], environment: Mapping[str, str]) -> list[Values]:
@@ -150,9 +161,12 @@ def default_of(option: Option) -> object:
     return getattr(STRUCTS[option.section](), option.field)
 
 
-def _build(values: Mapping[str, Value], more: Sections, file: str) -> Settings:
-    parts: dict[str, dict[str, Value]] = {section: {} for section in STRUCTS}
+def _build(values: Values, more: Sections, file: str) -> Settings:
+    parts: dict[str, dict[str, Any]] = {section: {} for section in STRUCTS}
     for key, value in values.items():
+        if key == UPSTREAM:
+            parts[""][UPSTREAM] = value
+            continue
         option = BY_KEY[key]
         parts[option.section][option.field] = value
     limits = msgspec.structs.replace(more.rate_limits, **parts.pop(RATE_LIMITS))

@@ -1,10 +1,12 @@
 """What outlives requests, opened at start: the database, and the accounts in it or in memory."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from headway.app.sections import keys_of
 from headway.app.settings import Settings
 from headway.core.base.errors import InvalidSetting
+from headway.core.messages.record import RequestRecord
 from headway.core.tenancy.book import AccountStore
 from headway.service.gateway.accounts import call_here
 from headway.service.gateway.assemble import Access
@@ -51,7 +53,13 @@ def open_stores(settings: Settings) -> Stores:
     return Stores(database, DatabaseThread(database), SqlAccounts(database))
 
 
-def keeper_of(settings: Settings, stores: Stores, name: str, pricing: Pricing) -> Keeper | None:
+def keeper_of(
+    settings: Settings,
+    stores: Stores,
+    name: str,
+    pricing: Pricing,
+    on_lost: Callable[[RequestRecord], None] = lambda record: None,
+) -> Keeper | None:
     """The ledger: in the database, else in memory where /admin could ask it; raises StartError."""
     check_ledger(settings.ledger)
     if stores.database is None:
@@ -60,7 +68,7 @@ def keeper_of(settings: Settings, stores: Stores, name: str, pricing: Pricing) -
     from headway.service.store.usage import SqlUsage
 
     root = spool_of(settings.store)
-    return open_ledger(settings.ledger, SqlUsage(stores.database), root, name, pricing)
+    return open_ledger(settings.ledger, SqlUsage(stores.database), root, name, pricing, on_lost)
 
 
 def access_of(settings: Settings, stores: Stores, keeper: Keeper | None) -> Access:

@@ -112,6 +112,7 @@ def test_tenants_are_sorted_by_name_and_keys_by_age(store: AccountStore) -> None
     assert len(store.read(lambda book: book.keys())) == 3
 
 
+@pytest.mark.spec("A1")
 def test_a_key_is_kept_with_its_hash_but_never_noted_with_it(store: AccountStore) -> None:
     create(store)
     key = made(1)

@@ -32,6 +32,8 @@ class Store(LimitStore, Protocol):
 
     async def spend(self, tenant: str, micros: int, now: float) -> None: ...
 
+    async def spent_at_least(self, tenant: str, micros: int, now: float) -> None: ...
+
     async def spent(self, tenant: str, now: float) -> int: ...
 
 
@@ -236,6 +238,19 @@ def test_a_clock_that_goes_back_gives_nothing_away(play: Play) -> None:
         assert answer.standing.remaining_requests == 58
         answer = await store.enter(claim("c", **limits), NOW + 1)
         assert answer.standing.remaining_requests == 58
+
+    play(scenario)
+
+
+def test_what_is_known_to_have_been_spent_is_a_lower_bound(play: Play) -> None:
+    async def scenario(store: Store) -> None:
+        await store.spent_at_least("acme", 60, NOW)
+        await store.spend("acme", 10, NOW)
+        await store.spent_at_least("acme", 65, NOW)
+        assert await store.spent("acme", NOW) == 70
+        one = claim("a", cost=31, monthly_budget=100)
+        assert kind_of(await store.reserve(one, NOW)) is LimitKind.BUDGET
+        assert await store.spent("acme", NOW + DAY_S) == 0
 
     play(scenario)
 

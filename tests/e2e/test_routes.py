@@ -127,4 +127,4 @@ def test_a_table_that_cannot_be_ends_the_start_with_one_line(
     assert server.process.wait(60) == 2
     server.client.close()
     (said,) = server.log.read_text().splitlines()
-    assert said.startswith("headway serve: routes.names[0].split: every weight is 0")
+    assert said.startswith(f"headway serve: {file}:2: routes.names[0].split: every weight is 0")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,9 +11,12 @@ from typing import Any
 
 import pytest
 
+from tests.clients.environments import environments
 from tests.e2e.server import Server, until
+from tests.e2e.test_real_clients import run
 
 pytestmark = pytest.mark.e2e
+ALL = environments()
 KEY = "an-admin-key-of-the-operator"
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
 
@@ -57,3 +61,25 @@ def test_a_database_that_cannot_be_opened_ends_the_start_in_one_line(tmp_path: P
     assert done.returncode == 2
     (line,) = done.stderr.strip().splitlines()
     assert "headway.db" in line
+
+
+@pytest.mark.spec("M9")
+def test_schemathesis_finds_no_server_error_and_nothing_undescribed_in_admin(
+    start: Callable[..., Server], tmp_path: Path
+) -> None:
+    environment = ALL["schemathesis"].make()
+    server = start("--data-dir", str(tmp_path / "data"), "--admin-key", KEY, "--load", "demand")
+    described = server.client.get("/admin/openapi.json", headers={"Authorization": f"Bearer {KEY}"})
+    document = tmp_path / "admin.json"
+    document.write_text(described.text)
+    checks = "not_a_server_error,status_code_conformance,content_type_conformance"
+    checks += ",response_schema_conformance"
+    command = [str(environment.program("schemathesis")), "run", str(document), "--url", server.url]
+    command += ["--header", f"Authorization: Bearer {KEY}", "--checks", checks]
+    command += ["--max-examples", "15", "--seed", "7", "--phases", "examples,coverage,fuzzing"]
+    told = run(command, tmp_path, {})
+    counts = re.search(r"(\d+) generated, (\d+) passed$", told, re.MULTILINE)
+    assert counts is not None, told[-3000:]
+    assert counts[1] == counts[2]
+    assert int(counts[1]) > 300
+    assert server.status_of("/health") == 200

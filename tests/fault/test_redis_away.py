@@ -178,6 +178,28 @@ def test_what_was_granted_while_redis_was_away_may_end_when_it_is_back(redis: Re
     run(scenario)
 
 
+def test_whoever_knows_what_was_spent_is_asked_when_redis_is_back(redis: Redis) -> None:
+    limits = {"monthly_budget": 100}
+
+    async def scenario() -> None:
+        async def recall() -> None:
+            await store.spent_at_least("acme", 95, time.time())
+            recalled.set()
+
+        recalled = asyncio.Event()
+        settings = RedisSettings(url=redis.url, timeout_s=TIMEOUT_S)
+        store = SharedLimits(RedisLimits(settings), "g", on_back=recall)
+        redis.stop(signal.SIGTERM)
+        assert kind_of(await store.enter(claim("a", **limits), time.time())) is None
+        redis.start()
+        await asyncio.wait_for(recalled.wait(), DEADLINE_S)
+        dear = await store.reserve(claim("b", cost=6, **limits), time.time())
+        assert kind_of(dear) is LimitKind.BUDGET
+        await store.close()
+
+    run(scenario)
+
+
 def test_scripts_that_redis_forgot_are_sent_again(redis: Redis) -> None:
     async def scenario() -> None:
         store = gateway(redis)

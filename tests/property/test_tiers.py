@@ -131,10 +131,10 @@ class TierMachine(RuleBasedStateMachine):
             # A token was drawn that is not computed yet, as there always is one.
             self.stopped.append(Stopped(kept, [*each.tokens, 1]))
 
-    @rule(data=st.data(), most=st.integers(0, 4))
-    def copy_ahead(self, data: st.DataObject, most: int) -> None:
+    @rule(data=st.data(), most=st.integers(0, 4), of_running=st.booleans())
+    def copy_ahead(self, data: st.DataObject, most: int, of_running: bool) -> None:
         names: list[bytes] = []
-        if self.running and data.draw(st.booleans()):
+        if self.running and of_running:
             names = data.draw(st.sampled_from(self.running)).table.hashes
         available, used = self.kv.num_available, self.kv.host.used
         num_saved = self.kv.save_ahead(names, most)

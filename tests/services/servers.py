@@ -1,7 +1,7 @@
 """Throw-away PostgreSQL and Redis servers on free loopback ports, as children of the tests.
 
-Durability is off: for tests only. They end with the process that started them, also when it is
-killed.
+What is committed survives the death of a process, but not of the machine: for tests only. They end
+with the process that started them, also when it is killed.
 """
 
 import os
@@ -22,7 +22,7 @@ import redis
 
 START_S = 30.0
 POLL_S = 0.02
-FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "shared_buffers=32MB")
+FAST = ("fsync=off", "full_page_writes=off", "shared_buffers=32MB")
 NEED = "{} is missing, which these tests need; run tools/services.sh, which says how to install it"
 
 

@@ -120,10 +120,12 @@ def preempt_one(served: Drive, step: int) -> None:
         running = list(scheduler.running.values())
         scheduler._preempt(running[step % len(running)], Seconds(served.now))
         scheduler.preemptions.for_blocks += 1
-        kv = scheduler.kv
-        table = kv.open((0,), b"", use_cache=False)
-        kv.grow(table, 0, min(kv.num_available, kv.grid.width) * kv.block_size)
-        kv.close(table)
+        kv, tables = scheduler.kv, []
+        while kv.num_available and kv.grid.num_free_rows:
+            tables.append(kv.open((0,), b"", use_cache=False))
+            kv.grow(tables[-1], 0, min(kv.num_available, kv.grid.width) * kv.block_size)
+        for table in tables:
+            kv.close(table)
 
 
 def serve(model: LoadedModel, file: ModelFile, mix: Mix, requests: list[EngineRequest]) -> Drive:

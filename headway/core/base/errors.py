@@ -20,10 +20,15 @@ HeadwayError
 ├── CapacityError               try later or elsewhere        503, carries retry_after_s
 │   ├── QueueFull
 │   ├── DeadlineUnmeetable
+│   ├── UpstreamBusy            another server that we send to is full
 │   └── ShuttingDown
 ├── ReplicaError                one replica failed, not all       503, carries retry_after_s
 │   ├── ReplicaLost
-│   └── ReplicaNotReady
+│   ├── ReplicaNotReady
+│   └── UpstreamError           502, another server that we send to failed
+│       ├── UpstreamMisconfigured  it refuses us, not the client; the log says how
+│       ├── UpstreamBroken         its answer stopped before its end
+│       └── UpstreamTimeout     504
 ├── StoreUnavailable            the database does not answer            503, carries retry_after_s
 ├── InternalError               our own bug, said without details           500
 ├── CorruptBlock                KV in memory is not what was saved: the engine ends
@@ -192,6 +197,12 @@ class DeadlineUnmeetable(CapacityError):
     code = "deadline_unmeetable"
 
 
+class UpstreamBusy(CapacityError):
+    """The server behind this model is full, or its own limits are reached."""
+
+    code = "upstream_busy"
+
+
 class ShuttingDown(CapacityError):
     """The server is draining; another one, or this one restarted, will answer."""
 
@@ -220,6 +231,32 @@ class ReplicaNotReady(ReplicaError):
     """The engine is still loading, restarting or makes no progress."""
 
     code = "engine_not_ready"
+
+
+class UpstreamError(ReplicaError):
+    """A server that we send requests to failed; another of the same model may not."""
+
+    http_status = 502
+    code = "upstream_error"
+
+
+class UpstreamMisconfigured(UpstreamError):
+    """It refuses us, not the client: wrong key, model name or address. The log says which."""
+
+    code = "upstream_misconfigured"
+
+
+class UpstreamBroken(UpstreamError):
+    """Its answer stopped before its end, or is none that can be read."""
+
+    code = "upstream_broken"
+
+
+class UpstreamTimeout(UpstreamError):
+    """It stayed silent for longer than its settings allow."""
+
+    http_status = 504
+    code = "upstream_timeout"
 
 
 class StoreUnavailable(HeadwayError):

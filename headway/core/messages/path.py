@@ -113,6 +113,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     preemptions: int = 0
     preemptions_swapped: int = 0  # of them: its blocks were kept in the host tier
     recomputed_tokens: int = 0  # computed again, after a preemption or on another replica
+    is_estimated: bool = False  # no server told it: counted by bytes and chunks
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):

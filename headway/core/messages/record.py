@@ -55,3 +55,4 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     failovers: int = 0  # times it went on at another replica
     miss_reason: str = ""  # messages.path.CacheMiss
     cost: int = 0  # micros of the currency of the prices
+    is_estimated: bool = False  # tokens counted by bytes and chunks: no server told them

@@ -28,6 +28,7 @@ class PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     names: tuple[str, ...]  # the first is the one that routes use
     modalities: tuple[str, ...] = ()  # that it takes beside text
+    is_own: bool = True  # engines of ours answer, and not other servers
 
 
 class RouteSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -99,7 +100,7 @@ def check(settings: RoutesSettings, pools: Sequence[PoolFacts]) -> None:
     taken: dict[str, str] = {}
     for index, route in enumerate(settings.names):
         where = f"routes.names[{index}]"
-        _check_route(route, where, known)
+        _check_route(route, where, pools)
         _check_names((route.name, *route.aliases), where, route.pools, pools, taken)
     if settings.auto is not None:
         _check_auto(settings.auto, known)
@@ -195,7 +196,8 @@ def unknown(name: str, served: Iterable[str]) -> ModelNotFound:
     )
 
 
-def _check_route(route: RouteSettings, where: str, known: Sequence[str]) -> None:
+def _check_route(route: RouteSettings, where: str, pools: Sequence[PoolFacts]) -> None:
+    known = [pool.names[0] for pool in pools]
     kinds = [bool(route.pool), bool(route.versions), route.cascade is not None]
     if sum(kinds) != 1:
         raise InvalidSetting(where, "needs exactly one of pool, versions and cascade")
@@ -208,16 +210,23 @@ def _check_route(route: RouteSettings, where: str, known: Sequence[str]) -> None
     if route.versions and STABLE not in route.versions:
         raise InvalidSetting(f"{where}.versions", f"needs {STABLE!r} among the versions")
     if route.cascade is not None:
-        _check_cascade(route.cascade, f"{where}.cascade", known)
+        _check_cascade(route.cascade, f"{where}.cascade", pools)
     if route.split:
         _check_split(route, f"{where}.split")
 
 
-def _check_cascade(cascade: CascadeSettings, where: str, known: Sequence[str]) -> None:
+def _check_cascade(cascade: CascadeSettings, where: str, pools: Sequence[PoolFacts]) -> None:
+    known = [pool.names[0] for pool in pools]
     check_pool(cascade.first, f"{where}.first", known)
     check_pool(cascade.then, f"{where}.then", known)
     if cascade.first == cascade.then:
         raise InvalidSetting(f"{where}.then", f"must differ from first, got {cascade.then!r} twice")
+    if not next(pool.is_own for pool in pools if pool.names[0] == cascade.first):
+        raise InvalidSetting(
+            f"{where}.first",
+            f"{cascade.first!r} is answered by another server, whose log-probabilities are not "
+            f"read; the first pool must be an engine of ours",
+        )
     if not -100.0 <= cascade.min_mean_logprob <= 0.0:
         raise InvalidSetting(
             f"{where}.min_mean_logprob", f"must be -100 to 0, got {cascade.min_mean_logprob:g}"

@@ -25,9 +25,10 @@ KEY = re.compile(r"hw-([a-z2-7]{16})-([a-z2-7]{40})")
 KEY_ID = re.compile(r"[a-z2-7]{16}")
 SHOWN = "hw-{}-..."  # a key as it may be shown again
 
-# 16 MiB and about 50 ms on one core. The secrets are random, so that even a fast hash could not
-# be searched; this also holds should a random source once fail.
-SCRYPT_LOG_N = 14
+# 4 MiB and about 13 ms on one core. The secrets are 200 random bits, so that even a fast hash could
+# not be searched; more would make every client wait after a gateway's start, when each key is
+# checked slowly once.
+SCRYPT_LOG_N = 12
 SCRYPT_R = 8
 SCRYPT_P = 1
 DIGEST_BYTES = 32

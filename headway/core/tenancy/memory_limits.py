@@ -160,6 +160,12 @@ class MemoryLimits:
         """Count what was spent without a claim, in the month of now."""
         self._of(tenant).spend(month_of(to_ms(now))[0], micros)
 
+    async def spent_at_least(self, tenant: str, micros: int, now: float) -> None:
+        """So much is known to have been spent in the month of now."""
+        missing = micros - await self.spent(tenant, now)
+        if missing > 0:
+            await self.spend(tenant, missing, now)
+
     async def spent(self, tenant: str, now: float) -> int:
         """Micros spent or reserved in the month of now."""
         return self._of(tenant).spent.get(month_of(to_ms(now))[0], 0)

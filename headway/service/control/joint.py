@@ -10,9 +10,9 @@ from headway.service.wire.transport import MemberView, ReplicaState, ReplicaView
 # Of these a sum would say nothing: the worst, and the best that a newcomer could have.
 MOST = ("rung", "last_step_rows")
 LEAST = ("best_effort_wait_s",)
-BY_CLASS = "waiting_by_class"
+BY_CLASS = ("waiting_by_class", "swapped_by_class", "recomputed_by_class")
 SUMMED = tuple(
-    name for name in ReplicaStatus.__struct_fields__ if name not in (*MOST, *LEAST, BY_CLASS)
+    name for name in ReplicaStatus.__struct_fields__ if name not in (*MOST, *LEAST, *BY_CLASS)
 )
 # In this order: what one of them is, all are.
 BEST_FIRST = (
@@ -33,8 +33,9 @@ def joint_status(statuses: Sequence[ReplicaStatus]) -> ReplicaStatus:
     }
     values |= {name: max(getattr(each, name) for each in statuses) for name in MOST}
     values |= {name: min(getattr(each, name) for each in statuses) for name in LEAST}
-    by_class = [each.waiting_by_class for each in statuses if each.waiting_by_class]
-    values[BY_CLASS] = tuple(map(sum, zip(*by_class, strict=True)))
+    for name in BY_CLASS:
+        known = [counts for each in statuses if (counts := getattr(each, name))]
+        values[name] = tuple(map(sum, zip(*known, strict=True)))
     return msgspec.convert(values, ReplicaStatus)
 
 

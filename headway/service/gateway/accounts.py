@@ -151,6 +151,8 @@ class Accounts:
                 if not was_away:
                     log.warning("accounts_not_refreshed", extra={"reason": error.message})
                 was_away = True
+            except Exception:  # whatever it is, keys that are revoked later must still be seen
+                log.exception("accounts_not_refreshed")
 
     def samples(self) -> Iterator[Sample]:
         """For the exporter."""

@@ -47,7 +47,7 @@ class AccountPages:
     ) -> None:
         """`reserved` are names of the settings' tenants, which a new one must not have."""
         self._accounts = accounts
-        self._reserved = frozenset(reserved)
+        self._reserved = reserved  # as they are: a reload changes them
         self._wall_clock = wall_clock
 
     def routes(self) -> tuple[AdminRoute, ...]:

@@ -2,10 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from headway.core.base import metrics
 from headway.core.base.clock import Clock
 from headway.core.engine.settings import EngineSettings, waiting_limit
 from headway.core.route.admit import AdmitLimits, Admitter
@@ -20,25 +21,29 @@ from headway.service.gateway.admin_routes import AdminRoute, AdminRoutes, RouteT
 from headway.service.gateway.auth import FindTenant, KeyRing, TokenSource
 from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.encode import Encoder
+from headway.service.gateway.forwarded import ServedUpstream, admit_limits_of
 from headway.service.gateway.gauges import Gauges
 from headway.service.gateway.journey import Books
 from headway.service.gateway.ledger import Keeper
 from headway.service.gateway.limit_answers import LimitRules
 from headway.service.gateway.limit_counts import Denials, SharedState, samples
-from headway.service.gateway.limit_settings import LimitTable, RateLimitSettings
+from headway.service.gateway.limit_settings import LimitTable
 from headway.service.gateway.meter import Meter
 from headway.service.gateway.model import Directory, ServedModel
-from headway.service.gateway.models import Models, Served
+from headway.service.gateway.models import AnyServed, Models, Served
 from headway.service.gateway.pages import Condition, Pages
 from headway.service.gateway.relay import Relay, Seeds
+from headway.service.gateway.reload import Reloadable
 from headway.service.gateway.route_parts import make_routing, make_table
 from headway.service.gateway.server import Gateway, Parts
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.gateway.tokens import TokenPages
 from headway.service.gateway.totals import PoolTotals
 from headway.service.observe.catalogue import EVERYTHING
-from headway.service.observe.prometheus import Exporter, Labelled
+from headway.service.observe.prometheus import Exporter, Labelled, Sample
 from headway.service.openai.limits import ApiLimits
+from headway.service.upstream.forward import Forwarder
+from headway.service.upstream.pool import UpstreamPool
 from headway.service.wire.transport import Pool
 
 NO_MODEL = "unknown"  # label of requests that end before their model is known, beside several
@@ -54,6 +59,28 @@ class ModelNeeds(NamedTuple):
     totals: PoolTotals
     modalities: tuple[str, ...] = ()  # that it takes beside text
     replicas: int = 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """For clients; the first is its own."""
+        return self.model.names
+
+
+class UpstreamNeeds(NamedTuple):
+    """What one model behind other servers brings."""
+
+    pool: UpstreamPool
+    created: int  # Unix time
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """For clients; the first is its own."""
+        return self.pool.settings.names
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        """What it takes beside text."""
+        return tuple(each.value for each in self.pool.settings.modalities)
 
 
 class Access(NamedTuple):
@@ -75,13 +102,13 @@ class GatewayNeeds(NamedTuple):
     settings: GatewaySettings
     api_limits: ApiLimits
     seed: int | None
-    models: Sequence[ModelNeeds]  # at least one; the first is the default
+    models: Sequence[ModelNeeds | UpstreamNeeds]  # at least one; the first is the default
     clock: Clock
     version: str
     books: Books = Books(NoLimits(), NoLedger(), NoPrices(), time.time, "")
     access: Access = Access()
     keeper: Keeper | None = None  # of the ledger in `books`, if it is to be counted
-    rate_limits: LimitTable = LimitTable(RateLimitSettings())
+    rate_limits: LimitTable | None = None  # None: those in `books`
     limit_state: SharedState | None = None  # of the store of `books`, where several share one
     routes: RoutesSettings | None = None  # checked against the models; None: each by its names
 
@@ -94,6 +121,7 @@ class Assembled(NamedTuple):
     exporter: Exporter
     accounts: Accounts | None
     tokens: TokenSource | None
+    reloadable: Reloadable
 
     async def load(self) -> None:
         """Read who may use this, before the first request; raises HeadwayError."""
@@ -120,14 +148,16 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         exporter.add_source(needs.keeper.samples)
     if needs.limit_state is not None:
         exporter.add_source(partial(samples, needs.limit_state))
-    pools = [PoolFacts(names=each.model.names, modalities=each.modalities) for each in needs.models]
+    pools = [PoolFacts(names=each.names, modalities=each.modalities) for each in needs.models]
     table = make_table(needs.routes, pools)
     models = Models([_serve(each, needs, exporter) for each in needs.models], table.names)
     condition = Condition(
-        {each.model.names[0]: each.pool.view for each in needs.models}, needs.settings.live_timeout
+        {each.names[0]: each.pool.view for each in needs.models}, needs.settings.live_timeout
     )
     accounts = _accounts(needs, exporter)
-    tokens = _tokens(needs, accounts)
+    known = {tenant.name: tenant for _, tenant in read_tenants(needs.settings.tenant)}
+    known |= {tenant.name: tenant for tenant in needs.access.tenants}
+    tokens = _tokens(needs, accounts, known)
     parts = Parts(
         settings=needs.settings,
         api_limits=needs.api_limits,
@@ -141,11 +171,22 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         token_pages=TokenPages(models, needs.api_limits),
         fingerprint=f"headway-{needs.version}",
         keys=_key_ring(needs, accounts, tokens),
-        admin=_admin(needs, accounts, exporter),
+        admin=_admin(needs, accounts, exporter, known),
         books=needs.books._replace(rules=_rules(needs, exporter)),
         routing=make_routing(table, models, needs.clock, needs.settings.slo_ttft),
     )
-    return Assembled(Gateway(parts), models, exporter, accounts, tokens)
+    reloadable = Reloadable(
+        keys=parts.keys,
+        known=known,
+        limits=needs.rate_limits or needs.books.rules.table,
+        models=models,
+        routing=parts.routing,
+        pools=pools,
+        slo_ttft=needs.settings.slo_ttft,
+        api_keys=needs.settings.api_key,
+        clock=needs.clock,
+    )
+    return Assembled(Gateway(parts), models, exporter, accounts, tokens, reloadable)
 
 
 def admit_limits(engine: EngineSettings, context_length: int, replicas: int = 1) -> AdmitLimits:
@@ -156,8 +197,10 @@ def admit_limits(engine: EngineSettings, context_length: int, replicas: int = 1)
     )
 
 
-def _serve(each: ModelNeeds, needs: GatewayNeeds, exporter: Exporter) -> Served:
+def _serve(each: ModelNeeds | UpstreamNeeds, needs: GatewayNeeds, exporter: Exporter) -> AnyServed:
     """One model's own parts: its queue, its threads, its counters."""
+    if isinstance(each, UpstreamNeeds):
+        return _forward(each, needs, exporter)
     labelled = _labelled(exporter, each.model.names[0])
     meter = Meter(labelled, needs.clock, each.model.names[0])
     admitter = Admitter(admit_limits(each.engine, each.model.context_length, each.replicas))
@@ -175,6 +218,21 @@ def _serve(each: ModelNeeds, needs: GatewayNeeds, exporter: Exporter) -> Served:
     )
 
 
+def _forward(each: UpstreamNeeds, needs: GatewayNeeds, exporter: Exporter) -> ServedUpstream:
+    labelled = _labelled(exporter, each.names[0])
+    meter = Meter(labelled, needs.clock, each.names[0])
+    admitter = Admitter(admit_limits_of(each.pool.settings))
+    labelled.add_source(each.pool.samples)
+    labelled.add_source(
+        lambda: (
+            Sample(metrics.IN_FLIGHT, meter.num_open),
+            Sample(metrics.QUEUE_LENGTH, admitter.num_waiting),
+        )
+    )
+    forwarder = Forwarder(each.pool, admitter, needs.clock, labelled)
+    return ServedUpstream(each.pool, admitter, forwarder, meter, each.created)
+
+
 def _accounts(needs: GatewayNeeds, exporter: Exporter) -> Accounts | None:
     access = needs.access
     if access.store is None:
@@ -186,16 +244,16 @@ def _accounts(needs: GatewayNeeds, exporter: Exporter) -> Accounts | None:
     return accounts
 
 
-def _tokens(needs: GatewayNeeds, accounts: Accounts | None) -> TokenSource | None:
+def _tokens(
+    needs: GatewayNeeds, accounts: Accounts | None, known: Mapping[str, Tenant]
+) -> TokenSource | None:
     """What checks tokens; a tenant of the store goes before one of the settings."""
-    by_name = {tenant.name: tenant for _, tenant in read_tenants(needs.settings.tenant)}
-    by_name |= {tenant.name: tenant for tenant in needs.access.tenants}
 
     def find(name: str) -> Tenant | None:
         record = None if accounts is None else accounts.tenant(name)
         if record is not None:
             return None if record.is_disabled else record.tenant()
-        return by_name.get(name)
+        return known.get(name)
 
     make = needs.access.tokens
     return None if make is None else make(find)
@@ -215,7 +273,10 @@ def _key_ring(
 
 
 def _admin(
-    needs: GatewayNeeds, accounts: Accounts | None, exporter: Exporter
+    needs: GatewayNeeds,
+    accounts: Accounts | None,
+    exporter: Exporter,
+    known: Mapping[str, Tenant],
 ) -> AdminRoutes | None:
     access, settings = needs.access, needs.settings
     if not access.admin_keys:
@@ -224,15 +285,13 @@ def _admin(
     check_admin_keys(access.admin_keys, [*settings.api_key, *(key for key, _ in of_settings)])
     routes = access.admin_routes
     if accounts is not None:
-        reserved = {tenant.name for _, tenant in of_settings}
-        reserved |= {tenant.name for tenant in access.tenants}
-        routes += AccountPages(accounts, reserved).routes()
+        routes += AccountPages(accounts, known.keys()).routes()
     keys = AdminKeys(access.admin_keys, time.monotonic)
     return AdminRoutes(keys, RouteTable(routes), lambda: exporter.add(ADMIN_REFUSED))
 
 
 def _rules(needs: GatewayNeeds, exporter: Exporter) -> LimitRules:
-    table = needs.rate_limits
+    table = needs.rate_limits or needs.books.rules.table
     return needs.books.rules._replace(table=table, on_denied=Denials(exporter, table).count)
 
 

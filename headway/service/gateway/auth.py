@@ -56,13 +56,22 @@ class KeyRing:
         sources    asked in order for what is not a key of the settings
         is_closed  a key is needed also while there is none
         """
+        self._known: tuple[tuple[bytes, Principal], ...] = ()
+        self._sources = tuple(sources)
+        self._is_closed = is_closed
+        self.replace(keys, tenants)
+
+    def replace(self, keys: Sequence[str], tenants: Sequence[tuple[str, Tenant]]) -> None:
+        """These keys of the settings from now on.
+
+        Where a key was needed once it stays needed, also if all are taken away.
+        """
         everybody = Tenant()
         self._known = tuple(
             (_digest(key), Principal(tenant=tenant))
             for key, tenant in (*((key, everybody) for key in keys), *tenants)
         )
-        self._sources = tuple(sources)
-        self._is_closed = is_closed or bool(self._known)
+        self._is_closed = self._is_closed or bool(self._known)
 
     @property
     def is_open(self) -> bool:

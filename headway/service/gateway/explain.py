@@ -21,6 +21,7 @@ OUTCOMES: Mapping[str, str] = {
     Outcome.OK.value: "It was answered completely",
     Outcome.CANCELLED.value: "Its client left before the answer was complete",
     Outcome.INVALID.value: "It was refused because the client must change it",
+    Outcome.REJECTED_LIMIT.value: "It was refused for a limit of its tenant's own",
     Outcome.REJECTED_QUEUE_FULL.value: "It was refused because the queue was full",
     Outcome.REJECTED_DEADLINE.value: "It was refused because its first token would have come "
     "later than its class is promised",

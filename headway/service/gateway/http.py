@@ -35,7 +35,6 @@ class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
-        self.address: str = (scope.get("client") or ("",))[0]  # of the other end of the connection
         self.id = uuid.uuid4().hex  # keys everything inside; unique whatever the client sends
         self._scope = scope
         self._receive = receive
@@ -45,6 +44,12 @@ class Exchange:
         self.is_started = False
         sent = NOT_IN_AN_ID.sub("", self.header("x-request-id") or "")[:MAX_REQUEST_ID]
         self.shown_id = sent or self.id
+
+    @property
+    def address(self) -> str:
+        """Of the other end of the connection."""
+        client: tuple[str, int] | None = self._scope.get("client")
+        return "" if client is None else client[0]
 
     def header(self, name: str) -> str | None:
         """The first header of that name (lower case)."""

@@ -13,7 +13,7 @@ import msgspec
 
 from headway.core.base.errors import HeadwayError, ReplicaLost
 from headway.core.base.metrics import Outcome
-from headway.core.messages.path import EngineRequest, Event, Finished
+from headway.core.messages.path import EngineRequest, Event, Finished, Sampling
 from headway.core.messages.record import RequestRecord, Route
 from headway.core.tenancy.limits import UNLIMITED, Claim, Denied, Granted, LimitStore
 from headway.core.tenancy.tenant import Principal, SloClass
@@ -21,6 +21,7 @@ from headway.service.gateway.http import Exchange
 from headway.service.gateway.limit_answers import LimitRules, denial, headers_of
 from headway.service.gateway.meter import Meter, RequestMeter
 from headway.service.gateway.notes import ITS_OWN, NOTHING, Notes, billed, hash_of_user
+from headway.service.upstream.forward import Sent
 from headway.service.wire.transport import Mailbox
 
 LAST_WORDS_S = 5.0  # for an engine to tell what a cancelled request had cost
@@ -102,6 +103,11 @@ class Journey:
         """The gateway's own id of the request."""
         return self._exchange.id
 
+    @property
+    def depends_on_size(self) -> bool:
+        """Whether a limit depends on how many tokens it has."""
+        return self._claim is not None and self._claim.limits.depend_on_size
+
     def identify(self, principal: Principal) -> None:
         """It is known who asks: from here on it gets a record, however it ends."""
         self.principal = principal
@@ -176,6 +182,15 @@ class Journey:
     def sent(self, requests: Sequence[EngineRequest]) -> None:
         """These went to the engine for it."""
         self.meter.sent(requests)
+
+    def forwarded(self, sent: Sent) -> None:
+        """It goes to a server that is not ours; called again where it is tried elsewhere."""
+        self.notes.replica, self.notes.failovers = sent.replica, sent.failovers
+        sampling = Sampling(max_tokens=sent.max_tokens, seed=0)
+        stands_in = EngineRequest(
+            id=sent.id, prompt=(), sampling=sampling, num_choices=sent.num_choices
+        )
+        self.meter.forwarded(stands_in, sent.prompt_tokens)
 
     def saw(self, event: Event) -> None:
         """An event of one of its engine requests."""

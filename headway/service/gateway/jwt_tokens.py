@@ -156,7 +156,7 @@ class JwtTokens:
             self._fetched = time.monotonic()
             try:
                 self._take(await self._body())
-            except (httpx.HTTPError, InvalidSetting) as error:
+            except (httpx.HTTPError, httpx.InvalidURL, InvalidSetting) as error:
                 log.warning("jwks_not_fetched", extra={"reason": str(error) or repr(error)})
 
     async def _body(self) -> bytes:

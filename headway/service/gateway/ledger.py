@@ -228,11 +228,17 @@ class LastWords:
 
 
 def open_ledger(
-    settings: LedgerSettings, store: Records, root: Path, name: str, pricing: Pricing
+    settings: LedgerSettings,
+    store: Records,
+    root: Path,
+    name: str,
+    pricing: Pricing,
+    on_lost: Callable[[RequestRecord], None] = lambda record: None,
 ) -> SpoolLedger:
     """A ledger that writes to `store`, through a spool of its own in `root`; raises StartError.
 
-    Other gateways of this host may use the same folder at the same time.
+    Other gateways of this host may use the same folder at the same time; `on_lost` is called, by
+    another thread, with what one that died had under way.
     """
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -248,6 +254,7 @@ def open_ledger(
         price=pricing.cost,
         wall_clock=time.time,
         retention_days=settings.retention_days,
+        on_lost=on_lost,
     )
     return SpoolLedger(spool, Drain(needs), store)
 

@@ -17,6 +17,7 @@ from headway.core.base.errors import (
     ReplicaNotReady,
     ShuttingDown,
     Unauthorized,
+    UpstreamBusy,
 )
 from headway.core.base.metrics import Outcome
 from headway.core.base.units import Seconds
@@ -50,6 +51,7 @@ OUTCOMES: Sequence[tuple[type[HeadwayError], Outcome]] = (
     (RateLimited, Outcome.REJECTED_LIMIT),
     (ClientError, Outcome.INVALID),
     (QueueFull, Outcome.REJECTED_QUEUE_FULL),
+    (UpstreamBusy, Outcome.REJECTED_QUEUE_FULL),
     (DeadlineUnmeetable, Outcome.REJECTED_DEADLINE),
     (ShuttingDown, Outcome.REJECTED_SHUTTING_DOWN),
     (ReplicaNotReady, Outcome.REJECTED_NOT_READY),
@@ -84,11 +86,16 @@ class Meter:
 class _Part:
     """One engine request of it."""
 
-    __slots__ = ("end", "is_finished", "last_at", "num_prompt", "num_tokens", "request", "started")
+    __slots__ = (
+        *("end", "is_estimate", "is_finished", "last_at"),
+        *("num_prompt", "num_tokens", "request", "started"),
+    )
 
-    def __init__(self, request: EngineRequest) -> None:
+    def __init__(self, request: EngineRequest, estimate: int | None = None) -> None:
+        """estimate  of the prompt's tokens, where those are not known: the end tells them"""
         self.request = request
-        self.num_prompt = len(request.prompt)
+        self.num_prompt = len(request.prompt) if estimate is None else estimate
+        self.is_estimate = estimate is not None
         self.num_tokens = 0
         self.started: Started | None = None
         self.end: Finished | None = None
@@ -112,6 +119,7 @@ class _Part:
             completion_tokens=self.num_tokens,
             cached_tokens=0 if started is None else started.cached_tokens,
             cached_host_tokens=0 if started is None else started.cached_host_tokens,
+            is_estimated=self.is_estimate,
         )
 
 
@@ -137,6 +145,10 @@ class RequestMeter:
     def sent(self, requests: Sequence[EngineRequest]) -> None:
         """These went to the engine for it."""
         self._parts |= {request.id: _Part(request) for request in requests}
+
+    def forwarded(self, request: EngineRequest, prompt_tokens: int) -> None:
+        """It went to a server that is not ours; its prompt has that many tokens or so."""
+        self._parts[request.id] = _Part(request, prompt_tokens)
 
     def saw(self, event: Event) -> None:
         """An event of one of its engine requests."""
@@ -195,6 +207,7 @@ class RequestMeter:
             num_chunks=sum(usage.num_chunks for usage in usages),
             preemptions=sum(usage.preemptions for usage in usages),
             preemptions_swapped=sum(usage.preemptions_swapped for usage in usages),
+            is_estimated=any(usage.is_estimated for usage in usages),
             miss_reason=next(
                 (miss.value for miss in misses if miss is not CacheMiss.NONE),
                 CacheMiss.NONE.value if misses else "",
@@ -248,7 +261,7 @@ class RequestMeter:
             if self._slo_class is not None:
                 labels = {"slo_class": self._slo_class.name.lower()}
                 exporter.observe(CLASS_FIRST_TOKEN, self._first_token_s, labels=labels)
-        if part.num_tokens == 0:
+        if part.num_tokens == 0 and not part.is_estimate:
             exporter.add(metrics.VLLM_PROMPT_TOKENS, part.num_prompt)
         count = len(event.token_ids)
         last = part.last_at.get(event.choice)
@@ -265,6 +278,9 @@ class RequestMeter:
         part.end = event
         self._count_end(event.reason)
         usage = event.usage
+        if part.is_estimate:
+            part.num_prompt = usage.prompt_tokens
+            exporter.add(metrics.VLLM_PROMPT_TOKENS, part.num_prompt)
         # The engine may count an end token that brought no text and so no event.
         unseen = max(0, usage.completion_tokens - part.num_tokens)
         exporter.add(metrics.VLLM_GENERATION_TOKENS, unseen)

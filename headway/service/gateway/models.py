@@ -5,14 +5,17 @@ from typing import NamedTuple
 
 import msgspec
 
+from headway.core.base.errors import Unsupported
 from headway.core.route.admit import Admitter
 from headway.service.gateway.encode import Encoder
+from headway.service.gateway.forwarded import ServedUpstream
 from headway.service.gateway.gauges import Gauges
 from headway.service.gateway.meter import Meter
 from headway.service.gateway.model import Directory
 from headway.service.gateway.relay import Relay
-from headway.service.openai.answer_schema import ModelList
+from headway.service.openai.answer_schema import ModelInfo, ModelList
 from headway.service.openai.resolve import unknown_model
+from headway.service.wire.transport import ReplicaView
 
 
 class Served(NamedTuple):
@@ -30,6 +33,30 @@ class Served(NamedTuple):
         """The first of its names."""
         return self.directory.model.names[0]
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them."""
+        return self.directory.model.names
+
+    def view(self) -> ReplicaView:
+        """How its pool is."""
+        return self.directory.view()
+
+    def infos(self) -> list[ModelInfo]:
+        """Its entries of /v1/models, one a name."""
+        return self.directory.infos()
+
+    def info(self, name: str) -> ModelInfo:
+        """Its entry under one of its names."""
+        return self.directory.info(name)
+
+    def tick(self) -> None:
+        """Sample its engine; about once a second."""
+        self.gauges.tick()
+
+
+AnyServed = Served | ServedUpstream
+
 
 class Models:
     """Every served model by its names; the first is meant where a request names none.
@@ -37,15 +64,23 @@ class Models:
     `routes` are further names, and the model that stands for each in lists and for its tokens.
     """
 
-    def __init__(self, served: Sequence[Served], routes: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, served: Sequence[AnyServed], routes: Mapping[str, str] | None = None
+    ) -> None:
         self.all = tuple(served)
-        self._by_name = {name: each for each in served for name in each.directory.model.names}
-        self._routes = [name for name in routes or {} if name not in self._by_name]
-        for name in self._routes:
-            self._by_name[name] = self._by_name[(routes or {})[name]]
+        self._by_name: dict[str, AnyServed] = {}
+        self.has_upstreams = any(isinstance(each, ServedUpstream) for each in served)
+        self._routes: list[str] = []
+        self.rename(routes or {})
+
+    def rename(self, routes: Mapping[str, str]) -> None:
+        """These further names from now on, and no others."""
+        own = {name: each for each in self.all for name in each.names}
+        self._routes = [name for name in routes if name not in own]
+        self._by_name = own | {name: own[routes[name]] for name in self._routes}
 
     @property
-    def default(self) -> Served:
+    def default(self) -> AnyServed:
         """The first one."""
         return self.all[0]
 
@@ -54,7 +89,7 @@ class Models:
         """Every name of every model."""
         return tuple(self._by_name)
 
-    def find(self, name: str | None, allowed: Sequence[str] = ()) -> Served:
+    def find(self, name: str | None, allowed: Sequence[str] = ()) -> AnyServed:
         """The model of that name, or the first; raises ModelNotFound, which lists what there is.
 
         allowed  names that the caller may use: others are not there for it. Empty: all
@@ -68,14 +103,28 @@ class Models:
             raise unknown_model(name or "", names)
         return self._by_name[name]
 
+    def is_own(self, name: str | None) -> bool:
+        """Whether it is the name of a model that an engine of ours answers for."""
+        return isinstance(self.default if name is None else self._by_name.get(name), Served)
+
+    def own(self, name: str | None, allowed: Sequence[str] = ()) -> Served:
+        """The same as `find`, for what needs a tokenizer here; raises Unsupported for others."""
+        found = self.find(name, allowed)
+        if isinstance(found, Served):
+            return found
+        raise Unsupported(
+            f"{found.name} is answered by another server, whose tokens are not known here.",
+            param="model",
+        )
+
     def listing(self, allowed: Sequence[str] = ()) -> bytes:
         """Body of /v1/models, with what the caller may use."""
-        infos = [info for each in self.all for info in each.directory.infos()]
-        infos += [self._by_name[name].directory.info(name) for name in self._routes]
+        infos = [info for each in self.all for info in each.infos()]
+        infos += [self._by_name[name].info(name) for name in self._routes]
         return msgspec.json.encode(
             ModelList(data=[info for info in infos if not allowed or info.id in allowed])
         )
 
     def one(self, name: str, allowed: Sequence[str] = ()) -> bytes:
         """Body of /v1/models/{id}; raises ModelNotFound."""
-        return msgspec.json.encode(self.find(name, allowed).directory.info(name))
+        return msgspec.json.encode(self.find(name, allowed).info(name))

@@ -26,7 +26,12 @@ def make_table(routes: RoutesSettings | None, pools: Sequence[PoolFacts]) -> Rou
 def make_routing(
     table: RouteTable, models: Models, clock: Clock, slo_ttft: Sequence[str]
 ) -> Routing:
-    """Routing by that table; raises StartError when the classifier's weights cannot be used.
+    """Routing by that table; raises StartError as `make_chooser`."""
+    return Routing(make_chooser(table, slo_ttft), models, clock)
+
+
+def make_chooser(table: RouteTable, slo_ttft: Sequence[str]) -> Chooser:
+    """Who decides by that table; raises StartError if the classifier's weights cannot be used.
 
     slo_ttft  what classes are promised, as in the settings of the gateway
     """
@@ -35,7 +40,7 @@ def make_routing(
     if routes.degrade is not None:
         congestion = Congestion(routes.degrade, read_targets(slo_ttft))
     sizer = None if routes.auto is None else make_sizer(routes.auto)
-    return Routing(Chooser(table, sizer, congestion), models, clock)
+    return Chooser(table, sizer, congestion)
 
 
 def make_sizer(settings: AutoSettings) -> Sizer:

@@ -22,15 +22,18 @@ from headway.core.route.routing_metrics import (
 )
 from headway.core.route.table import AT, Found, RouteTable, unknown
 from headway.core.tenancy.tenant import SloClass, Tenant
+from headway.service.gateway.forwarded import ask_of_forwarded
 from headway.service.gateway.generate import Request
 from headway.service.gateway.http import Exchange
-from headway.service.gateway.models import Models, Served
+from headway.service.gateway.models import AnyServed, Models
 from headway.service.observe.prometheus import Sample
+from headway.service.openai.forwarded import ForwardedRequest
 from headway.service.openai.schema import ChatRequest, CompletionRequest
 from headway.service.wire.transport import ReplicaState
 
 log = logging.getLogger(__name__)
 
+AnyRequest = Request | ForwardedRequest
 MODALITY_OF: Mapping[str, str] = {
     "image_url": "image",
     "input_image": "image",
@@ -50,8 +53,8 @@ class Routed(NamedTuple):
 
     ask: Ask
     choice: Choice
-    served: Served
-    request: Request  # bounded as its route says
+    served: AnyServed
+    request: AnyRequest  # bounded as its route says
 
     @property
     def route(self) -> Route:
@@ -75,8 +78,13 @@ class Routing:
         self._clock = clock
         self._avoided: set[tuple[str, str]] = set()  # (route, pool): told of in the log
         self._cascades: dict[str, list[int]] = {}  # pool -> answered first, of them escalated
-        for served in models.all if self.table.is_configured else ():
+        for served in models.all:  # also without routes: a reload may bring some
             served.meter.exporter.add_source(partial(self._samples, served.name))
+
+    def replace(self, chooser: Chooser) -> None:
+        """Route by this one from now on."""
+        self._chooser = chooser
+        self._avoided.clear()
 
     @property
     def table(self) -> RouteTable:
@@ -89,7 +97,7 @@ class Routing:
             return None, model
         return model, None
 
-    def route(self, request: Request, request_id: str, version: str | None = None) -> Routed:
+    def route(self, request: AnyRequest, request_id: str, version: str | None = None) -> Routed:
         """Where the request goes; raises ModelNotFound and UnsupportedModality.
 
         version  as asked for beside the model's name
@@ -171,7 +179,7 @@ class Routing:
         counts[0] += 1
         counts[1] += bool(doubt)
 
-    def _count_degraded(self, served: Served, kind: str) -> None:
+    def _count_degraded(self, served: AnyServed, kind: str) -> None:
         served.meter.exporter.add(DEGRADED, kind=kind)
 
     def _found(self, asked: str | None, tenant: Tenant) -> Found:
@@ -191,12 +199,9 @@ class Routing:
             return found
         raise unknown(asked, allowed)
 
-    def _routed(self, ask: Ask, choice: Choice, request: Request) -> Routed:
-        bound = choice.route.max_tokens
-        wanted = request.sampling.max_tokens
-        if bound is not None and (wanted is None or wanted > bound):
-            sampling = msgspec.structs.replace(request.sampling, max_tokens=bound)
-            request = msgspec.structs.replace(request, sampling=sampling)
+    def _routed(self, ask: Ask, choice: Choice, request: AnyRequest) -> Routed:
+        if not isinstance(request, ForwardedRequest):  # who sends those on bounds them
+            request = bounded(request, choice.route)
         return Routed(ask, choice, self._models.find(choice.route.model), request)
 
     def _note(self, found: Found, choice: Choice) -> None:
@@ -239,9 +244,9 @@ def _changed(routed: Routed, *, degraded: str) -> Routed:
     return routed._replace(choice=routed.choice._replace(route=route))
 
 
-def state_of(served: Served) -> PoolState:
+def state_of(served: AnyServed) -> PoolState:
     """What its pool says of itself, and what this gateway has sent there that waits."""
-    view, admitter = served.directory.view(), served.admitter
+    view, admitter = served.view(), served.admitter
     status, limits = view.status, admitter.limits
     is_up = view.state in ANSWERS or (view.on_demand and view.state is not ReplicaState.FAILED)
     waiting, rate = admitter.waiting_tokens, 0.0
@@ -258,8 +263,19 @@ def state_of(served: Served) -> PoolState:
     )
 
 
-def ask_of(request: Request, request_id: str) -> Ask:
+def bounded(request: Request, route: Route) -> Request:
+    """The request, asking for no more tokens than its route lets it."""
+    bound, wanted = route.max_tokens, request.sampling.max_tokens
+    if bound is None or (wanted is not None and wanted <= bound):
+        return request
+    sampling = msgspec.structs.replace(request.sampling, max_tokens=bound)
+    return msgspec.structs.replace(request, sampling=sampling)
+
+
+def ask_of(request: AnyRequest, request_id: str) -> Ask:
     """What of a request decides where it goes."""
+    if isinstance(request, ForwardedRequest):
+        return ask_of_forwarded(request, request_id)
     asker, sampling = request.asker, request.sampling
     prompt, has_ids = (
         (_chat_prompt(request), False)

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -21,23 +22,26 @@ from headway.core.base.units import Seconds
 from headway.core.messages.path import EngineRequest, Event
 from headway.core.tenancy.tenant import Principal, Tenant, lowered, read_targets
 from headway.service.gateway.admin_routes import AdminRoutes
-from headway.service.gateway.attempt import Attempt
+from headway.service.gateway.attempt import Attempt, Ways
 from headway.service.gateway.auth import KeyRing
 from headway.service.gateway.encode import off_loop
 from headway.service.gateway.flights import Flights
+from headway.service.gateway.forwarded import PARSERS, Outlet, ServedUpstream, call_of
 from headway.service.gateway.generate import GENERATORS, Generator, Request
 from headway.service.gateway.heartbeat import PATH as BEAT_PATH
 from headway.service.gateway.heartbeat import Beats
 from headway.service.gateway.http import ClientGone, Exchange, Header, Receive, Scope, Send
 from headway.service.gateway.journey import Books, Journey
 from headway.service.gateway.meter import Meter
-from headway.service.gateway.models import Models
+from headway.service.gateway.models import Models, Served
+from headway.service.gateway.no_tokens import NO_TOKENS
 from headway.service.gateway.pages import Condition, Page, Pages
-from headway.service.gateway.routing import Routed, Routing
+from headway.service.gateway.routing import AnyRequest, Routed, Routing
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.gateway.stream import SseStream
 from headway.service.gateway.tokens import Answers, TokenPages
 from headway.service.openai.errors import HIDDEN, public, to_response
+from headway.service.openai.forwarded import ForwardedRequest, model_of
 from headway.service.openai.limits import ApiLimits
 from headway.service.openai.responses import Answer, AnswerHead
 from headway.service.openai.schema import Asker
@@ -218,25 +222,59 @@ class Gateway:
             routed.served.meter.exporter.add(metrics.UNKNOWN_FIELDS, len(request.unknown_fields))
         created = int(self._wall_clock())
 
-        def make(by: Routed, made: Sequence[EngineRequest]) -> Answer:
-            head = AnswerHead(
+        def head(by: Routed) -> AnswerHead:
+            return AnswerHead(
                 id=f"{generator.id_prefix}-{exchange.id}",
                 created=created,
                 model=by.shown_model,
                 system_fingerprint=parts.fingerprint,
             )
-            return generator.answer(head, by.request, made, by.served.encoder.tokenizer)
+
+        def make(by: Routed, made: Sequence[EngineRequest]) -> Answer:
+            assert not isinstance(by.request, ForwardedRequest), "it was checked"
+            served = by.served
+            tokenizer = served.encoder.tokenizer if isinstance(served, Served) else NO_TOKENS
+            return generator.answer(head(by), by.request, made, tokenizer)
+
+        async def forward(
+            by: Routed, sent: ForwardedRequest, call_id: str, has_token: Callable[[], None]
+        ) -> None:
+            assert isinstance(by.served, ServedUpstream)
+            call = call_of(exchange, generator.name, sent, head(by), journey, call_id)
+            outlet = Outlet(exchange, stream, journey, has_token)
+            await by.served.forwarder.run(call, outlet, journey)
 
         sink = _Sink(exchange, stream if request.stream else None, journey)
-        await Attempt(exchange, parts.routing, journey, make, sink.take).run(routed)
+        ways = Ways(make, sink.take, forward, partial(self._checked, exchange, generator))
+        await Attempt(exchange, parts.routing, journey, ways).run(routed)
 
-    async def _read(self, exchange: Exchange, generator: Generator, model: str | None) -> Request:
-        settings, limits = self._parts.settings, self._parts.api_limits
+    async def _read(
+        self, exchange: Exchange, generator: Generator, model: str | None
+    ) -> AnyRequest:
+        """Checked as a whole where only an engine of ours can answer, else as far as we use it."""
+        settings, limits, models = self._parts.settings, self._parts.api_limits, self._parts.models
         body = await exchange.body(settings.max_body_bytes, settings.body_timeout)
         query = {} if model is None else {"model": model}
-        return await off_loop(body, lambda: generator.parse(body, query, limits))
+        may_leave = models.has_upstreams and self._parts.routing.table.is_configured
 
-    def _stamped(self, request: Request, tenant: Tenant) -> Request:
+        def parsed() -> AnyRequest:
+            if models.has_upstreams and (may_leave or not models.is_own(model_of(body, query))):
+                found = PARSERS[generator.name](body, query, limits)
+                return msgspec.structs.replace(found, body=body)
+            return generator.parse(body, query, limits)
+
+        return await off_loop(body, parsed)
+
+    def _checked(
+        self, exchange: Exchange, generator: Generator, request: ForwardedRequest
+    ) -> Request:
+        """The same request as an engine takes it; raises a ClientError."""
+        model, _ = self._parts.routing.split_query(exchange.query("model"))
+        query = {} if model is None else {"model": model}
+        made = generator.parse(request.body, query, self._parts.api_limits)
+        return msgspec.structs.replace(made, asker=request.asker, model=request.model)
+
+    def _stamped(self, request: AnyRequest, tenant: Tenant) -> AnyRequest:
         """Whose it is decides its class; the request itself may only ask for a lower one."""
         slo_class = lowered(tenant.slo_class, request.asked_class)
         is_promised = self._is_promised or tenant.name != ""  # a tenant may be of the database

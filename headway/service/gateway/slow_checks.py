@@ -15,9 +15,9 @@ from headway.core.base.units import Seconds
 from headway.core.tenancy.account import PresentedKey, hashed, matches
 
 KNOWN_THREADS = 2
-MAX_KNOWN = 64  # waiting or under way; about 2 s of work
+MAX_KNOWN = 256  # waiting or under way; about 2 s of work
 MAX_OF_ONE = 4  # keys with the same id, which is public: wrong ones must not fill all
-MAX_UNKNOWN = 8  # about half a second
+MAX_UNKNOWN = 32  # about half a second
 MAX_REFUSED = 4096  # wrong keys that are remembered, so that a client that retries costs nothing
 RETRY_S = Seconds(1.0)
 FULL = "too many API keys are being checked now"

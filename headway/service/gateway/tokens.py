@@ -40,12 +40,12 @@ class TokenPages:
 
     async def _tokenize(self, body: bytes, allowed: Sequence[str]) -> bytes:
         request = await off_loop(body, lambda: parse_tokenize(body, self._limits))
-        served = self._models.find(request.model, allowed)
+        served = self._models.own(request.model, allowed)
         return await self._bounded(served, lambda: self._encoded(served, request))
 
     async def _detokenize(self, body: bytes, allowed: Sequence[str]) -> bytes:
         request = await off_loop(body, lambda: parse_detokenize(body))
-        served = self._models.find(request.model, allowed)
+        served = self._models.own(request.model, allowed)
         return await self._bounded(
             served,
             lambda: detokenized(request, served.directory.known(), served.encoder.tokenizer),

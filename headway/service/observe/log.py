@@ -19,6 +19,9 @@ from typing import TextIO
 _OWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+.:/@%,")
 
+# Libraries that tell of each start or each call; what they have to warn of is let through.
+TALKATIVE = ("alembic", "httpx")
+
 
 def place_of(error: BaseException) -> str:
     """Where an exception was raised, as `file.py:12 in function`; nothing of its message."""
@@ -71,3 +74,5 @@ def configure(level: str = "info", *, as_json: bool = False, stream: TextIO | No
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(LineFormatter(as_json=as_json))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    for name in TALKATIVE:
+        logging.getLogger(name).setLevel(logging.WARNING)

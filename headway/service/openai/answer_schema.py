@@ -193,7 +193,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["model"] = "model"
     created: int  # Unix time at which this server loaded it
     owned_by: str = "headway"
-    max_model_len: int  # tokens of prompt and answer together
+    # Tokens of prompt and answer together; missing where another server keeps it to itself.
+    max_model_len: int | UnsetType = UNSET
     root: str | None = None  # the model's name in its file
     parent: str | None = None
     state: str = "ready"  # or starting, stalled, unloaded, unloading, failed, stopped

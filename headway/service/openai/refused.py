@@ -26,6 +26,29 @@ _INTERNAL = "it is internal to a serving system and not accepted from clients"
 _EMBEDS = "prompts are text or token ids; tensors are not accepted"
 _NOT_YET = "it is not supported yet. Leave it out"
 
+INTERNAL = (  # fields of one server's talk with another
+    "kv_transfer_params",
+    "ec_transfer_params",
+    "do_remote_prefill",
+    "do_remote_decode",
+    "bootstrap_host",
+    "bootstrap_port",
+    "bootstrap_room",
+    "bootstrap_pair_key",
+    "prefill_addr",
+    "prefill_url",
+    "prefill_worker",
+    "remote_host",
+    "remote_port",
+    "remote_engine_id",
+    "remote_block_ids",
+    "data_parallel_rank",
+    "vllm_xargs",
+    "extra_body",
+    "custom_logit_processor",
+    "logits_processors",
+)
+
 _SHARED: dict[str, Refusal] = {
     "tools": Refusal(_TOOLS, ([],)),
     "tool_choice": Refusal(_TOOLS, ("none",)),
@@ -52,31 +75,7 @@ _SHARED: dict[str, Refusal] = {
         name: Refusal(_EMBEDS)
         for name in ("prompt_embeds", "image_embeds", "input_embeds", "inputs_embeds")
     },
-    **{
-        name: Refusal(_INTERNAL)
-        for name in (
-            "kv_transfer_params",
-            "ec_transfer_params",
-            "do_remote_prefill",
-            "do_remote_decode",
-            "bootstrap_host",
-            "bootstrap_port",
-            "bootstrap_room",
-            "bootstrap_pair_key",
-            "prefill_addr",
-            "prefill_url",
-            "prefill_worker",
-            "remote_host",
-            "remote_port",
-            "remote_engine_id",
-            "remote_block_ids",
-            "data_parallel_rank",
-            "vllm_xargs",
-            "extra_body",
-            "custom_logit_processor",
-            "logits_processors",
-        )
-    },
+    **{name: Refusal(_INTERNAL) for name in INTERNAL},
     **{
         name: Refusal(_NOT_YET)
         for name in (

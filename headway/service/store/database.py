@@ -162,7 +162,6 @@ def file_url(path: Path) -> str:
 
 def migrate(engine: Engine) -> None:
     """Bring the schema to the newest revision, in one transaction that nobody else is in."""
-    logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells of every start
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
@@ -209,6 +208,7 @@ def _sqlite(url: URL, shown: str) -> Engine:
     def connected(raw: Any, _: object) -> None:
         raw.isolation_level = None  # the driver would begin late, and not at all for a schema
         raw.execute("PRAGMA foreign_keys = ON")
+        raw.execute("PRAGMA secure_delete = ON").close()  # what is erased is overwritten
         raw.execute("PRAGMA journal_mode = WAL").close()  # the file remembers it
 
     def begun(connection: Connection) -> None:

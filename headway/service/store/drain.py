@@ -79,6 +79,8 @@ class DrainNeeds(NamedTuple):
     price: Price
     wall_clock: Callable[[], float]
     retention_days: float | None = None  # None: for ever
+    # Told of each request that was open when its gateway died; perhaps more than once.
+    on_lost: Callable[[RequestRecord], None] = lambda record: None
 
 
 class Drain:
@@ -222,6 +224,7 @@ class Drain:
             if progress is not None:
                 num_lost += 1
                 record = self._lost(record, progress.sure, progress.given)
+                self._needs.on_lost(record)
             batch.append(record)
             if len(batch) >= BATCH_ROWS:
                 self._add(batch)

@@ -10,6 +10,7 @@ from headway.service.store.settings import StoreSettings
 
 LEAST_SPOOL_BYTES = 1024 * 1024
 FOLDER = "spool"
+SQLITE = "sqlite:///"
 
 
 class LedgerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,8 +36,12 @@ def check(settings: LedgerSettings) -> None:
 def spool_of(store: StoreSettings) -> Path:
     """Folder of the spools of this host's gateways; it must be on a disk of this host.
 
-    In the data directory; without one, in the user's, for a database that is elsewhere.
+    In the data directory; without one, beside the database's file, and for a database that is
+    elsewhere in the user's data directory.
     """
     if store.data_dir is not None:
         return Path(store.data_dir).expanduser().absolute() / FOLDER
+    if store.database_url is not None and store.database_url.startswith(SQLITE):
+        file = store.database_url.removeprefix(SQLITE).partition("?")[0]
+        return Path(file).absolute().parent / FOLDER
     return platformdirs.user_data_path("headway") / FOLDER

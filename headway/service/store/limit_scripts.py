@@ -288,6 +288,14 @@ if tonumber(ARGV[2]) ~= 0 then spend(KEYS[1], this, tonumber(ARGV[2]), 3) end
 return spent(KEYS[1], this)
 """
 
+# The same, with what is known to have been spent instead of what is to be added.
+_AT_LEAST = """
+local this = month(3)
+local missing = tonumber(ARGV[2]) - spent(KEYS[1], this)
+if missing > 0 then spend(KEYS[1], this, missing, 3) end
+return spent(KEYS[1], this)
+"""
+
 # KEYS: the gateways. ARGV: time or "", a gateway's name. Returns how many were here lately.
 _ANNOUNCE = """
 redis.call('ZADD', KEYS[1], whole(now + LEASE), ARGV[2])
@@ -314,4 +322,5 @@ RESERVE = _script(_BUCKET, _MONTH, _ASKED, _RESERVE)
 SETTLE = _script(_BUCKET, _MONTH, _SETTLE)
 RENEW = _script(_RENEW)
 SPEND = _script(_MONTH, _SPEND)
+AT_LEAST = _script(_MONTH, _AT_LEAST)
 ANNOUNCE = _script(_ANNOUNCE)

@@ -25,6 +25,7 @@ from headway.core.tenancy.limits import Claim, Denied, Granted, LimitKind, Stand
 from headway.core.tenancy.memory_limits import to_ms
 from headway.service.store.limit_scripts import (
     ANNOUNCE,
+    AT_LEAST,
     ENTER,
     RENEW,
     RESERVE,
@@ -137,11 +138,15 @@ class RedisLimits:
 
     async def spend(self, tenant: str, micros: int, now: float) -> None:
         """Count what was spent without a claim, in the month of now."""
-        await self._spend(tenant, micros, now)
+        await self._spending(SPEND, tenant, micros, now)
+
+    async def spent_at_least(self, tenant: str, micros: int, now: float) -> None:
+        """So much is known to have been spent in the month of now."""
+        await self._spending(AT_LEAST, tenant, micros, now)
 
     async def spent(self, tenant: str, now: float) -> int:
         """Micros spent or reserved in the month of now."""
-        return await self._spend(tenant, 0, now)
+        return await self._spending(SPEND, tenant, 0, now)
 
     async def announce(self, gateway: str, now: float) -> int:
         """This gateway is here; how many have said so within LEASE_S."""
@@ -153,9 +158,9 @@ class RedisLimits:
         await self._redis.aclose()
         await self._pool.disconnect()
 
-    async def _spend(self, tenant: str, micros: int, now: float) -> int:
+    async def _spending(self, script: Script, tenant: str, micros: int, now: float) -> int:
         arguments = [self._time(now), micros, *month_starts(to_ms(now))]
-        return int(await self._run(SPEND, [self._key(tenant, "spent")], arguments))
+        return int(await self._run(script, [self._key(tenant, "spent")], arguments))
 
     def _keys(self, claim: Claim) -> list[str]:
         parts = ("buckets", "slots", "spent", f"claim:{claim.id}")

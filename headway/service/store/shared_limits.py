@@ -43,6 +43,27 @@ class _End(NamedTuple):
     was_local: bool  # its tokens and cost were taken from the share
 
 
+class _Share:
+    """Which part of a limit is this gateway's while nobody counts for all."""
+
+    def __init__(self, fixed: float | None) -> None:
+        self._fixed = fixed
+        self.num_gateways = 1
+
+    @property
+    def part(self) -> float:
+        """Above 0, at most 1."""
+        return 1 / self.num_gateways if self._fixed is None else self._fixed
+
+    def of(self, limit: int | None) -> int | None:
+        """Of one limit; never nothing of something."""
+        if limit is None:
+            return None
+        if self._fixed is not None:
+            return max(1, int(limit * self._fixed))
+        return max(1, limit // self.num_gateways)
+
+
 class SharedLimits:
     """A LimitStore over Redis that never fails; used on one event loop."""
 
@@ -53,14 +74,18 @@ class SharedLimits:
         *,
         share: float | None = None,
         rng: Random | None = None,
+        on_back: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`gateway` is this one's name; `share` is a part of each limit, above 0 and at most 1."""
+        """`gateway` is this one's name; `share` is a part of each limit, above 0 and at most 1.
+
+        `on_back` is called when Redis counts again, which may have forgotten everything.
+        """
         self._store = store
         self._gateway = gateway
-        self._share = share
+        self._share = _Share(share)
         self._rng = rng or Random()
+        self._on_back = on_back
         self._turns = asyncio.Semaphore(store.max_connections)
-        self._num_gateways = 1
         self._spent: dict[str, int] = {}  # tenant with a budget -> micros, as last heard of
         self._local: MemoryLimits | None = None  # while Redis is away
         self._granted: set[str] = set()  # claims that reserved there
@@ -109,9 +134,18 @@ class SharedLimits:
 
         num_gateways = await self._at_redis(renewed)
         if num_gateways is not None:
-            self._num_gateways = max(1, num_gateways)
+            self._share.num_gateways = max(1, num_gateways)
         else:
             await self._here().renew(claims, now)
+
+    async def spent_at_least(self, tenant: str, micros: int, now: float) -> None:
+        """So much is known to have been spent in the month of now; nothing while Redis is away."""
+
+        async def told() -> bool:
+            await self._store.spent_at_least(tenant, micros, now)
+            return True
+
+        await self._at_redis(told)
 
     async def close(self) -> None:
         """Stop looking for Redis, and leave it."""
@@ -153,7 +187,7 @@ class SharedLimits:
         if self._local is not None:
             return
         self._local = MemoryLimits()
-        share = 1 / self._num_gateways if self._share is None else self._share
+        share = self._share.part
         log.warning("limit_store_away", extra={"error": error.message, "share": round(share, 4)})
         self._looking = asyncio.ensure_future(self._look())
 
@@ -164,7 +198,7 @@ class SharedLimits:
             await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
             pause = min(2 * pause, LOOK_LIMIT_S)
             try:
-                self._num_gateways = await self._store.announce(self._gateway, 0.0)
+                self._share.num_gateways = await self._store.announce(self._gateway, 0.0)
                 while self._late:
                     end = self._late.popleft()
                     try:
@@ -178,6 +212,8 @@ class SharedLimits:
         self._local = None
         num_answers = self.num_degraded - num_answers
         log.warning("limit_store_back", extra={"num_degraded": num_answers})
+        if self._on_back is not None:
+            await self._on_back()
 
     def _here(self) -> MemoryLimits:
         """Counts of the share; what is not known any more once Redis is back."""
@@ -192,22 +228,15 @@ class SharedLimits:
         budget = whole.monthly_budget
         left = None if budget is None else max(0, budget - self._spent.get(claim.tenant, 0))
         limits = Limits(
-            requests_per_minute=self._of(whole.requests_per_minute),
-            tokens_per_minute=self._of(whole.tokens_per_minute),
-            concurrent_requests=self._of(whole.concurrent_requests),
-            monthly_budget=self._of(left) if left else left,
+            requests_per_minute=self._share.of(whole.requests_per_minute),
+            tokens_per_minute=self._share.of(whole.tokens_per_minute),
+            concurrent_requests=self._share.of(whole.concurrent_requests),
+            monthly_budget=self._share.of(left) if left else left,
         )
         tokens, most = claim.tokens, limits.tokens_per_minute
         if most is not None and tokens <= (whole.tokens_per_minute or 0):
             tokens = min(tokens, most)
         return msgspec.structs.replace(claim, limits=limits, tokens=tokens)
-
-    def _of(self, limit: int | None) -> int | None:
-        if limit is None:
-            return None
-        if self._share is not None:
-            return max(1, int(limit * self._share))
-        return max(1, limit // self._num_gateways)
 
     def _told(self, answer: Granted | Denied, claim: Claim) -> Granted | Denied:
         """The share's answer in terms of the whole limit."""

@@ -72,7 +72,7 @@ class Spool:
         self.beside: deque[RequestRecord] = deque()  # closed while the spool took nothing
         self.num_dropped = 0
         self.num_errors = 0
-        self._file = self._begin(1)
+        self._file: _File | None = self._begin(1)  # None once it is closed
 
     @property
     def num_bytes(self) -> int:
@@ -98,7 +98,9 @@ class Spool:
         Called again for a request that is open, it says more of it.
         """
         known = self._open.get(record.id)
-        if self.num_bytes > self._max_bytes * 7 // 8:  # the rest is for the ends of others
+        if (
+            self._file is None or self.num_bytes > self._max_bytes * 7 // 8
+        ):  # the rest is for the ends of others
             return
         slot = None if known is None else known.slot
         try:
@@ -131,7 +133,7 @@ class Spool:
             self._append(frame(CLOSED + _encode(record)))
         except OSError:
             self.num_errors += 1
-            if len(self.beside) < MOST_BESIDE:
+            if self._file is not None and len(self.beside) < MOST_BESIDE:
                 self.beside.append(record)
             else:
                 self.num_dropped += 1
@@ -174,15 +176,24 @@ class Spool:
         self._slots.sync()
 
     def close(self, *, is_done: bool) -> None:
-        """End it; the folder goes if everything in it was read, else another process reads it."""
-        os.close(self._file.descriptor)
+        """End it; the folder goes if everything in it was read, else another process reads it.
+
+        What comes after this is kept nowhere, and counted as dropped.
+        """
+        file, self._file = self._file, None
+        is_done = is_done and not self._open
+        self._open.clear()
+        if file is not None:
+            os.close(file.descriptor)
         self._slots.close()
-        if is_done and not self._open:
+        if is_done:
             shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._lock_file)
 
     def _append(self, data: bytes) -> None:
         """Write a frame whole or not at all; raises OSError."""
+        if self._file is None:
+            raise OSError("the spool is closed")
         with self._guard:
             number = max(self._sizes)
             size = self._sizes[number]

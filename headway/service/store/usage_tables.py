@@ -66,6 +66,7 @@ REQUESTS = Table(
     Column("failovers", Integer, nullable=False),
     Column("miss_reason", String(32), nullable=False),
     Column("cost", BigInteger, nullable=False),  # micros of the currency of the prices
+    Column("is_estimated", Boolean, nullable=False),
     Index("ix_requests_began", "began", "id"),
     Index("ix_requests_tenant_began", "tenant", "began"),
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from headway.app import gateway
+from headway.app import engine
 from headway.app.cli import main
 from headway.core.base.errors import StartError
 from headway.core.messages.health import LoadProgress, ReplicaHello
@@ -72,5 +72,5 @@ class ScriptedSupervisor(FakeReplica):
 
 if __name__ == "__main__":
     ScriptedSupervisor.mode = sys.argv[1]
-    vars(gateway)["Supervisor"] = ScriptedSupervisor  # no setting: nobody else needs it
+    vars(engine)["Supervisor"] = ScriptedSupervisor  # no setting: nobody else needs it
     sys.exit(main(sys.argv[2:]))

@@ -17,7 +17,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """Settings that `serve` was called with."""
     seen: list[Settings] = []
 
-    def serve(models: Sequence[Settings]) -> int:
+    def serve(models: Sequence[Settings], again: object = None) -> int:
         seen.extend(models)
         return 0
 

@@ -157,7 +157,7 @@ def test_commands_of_one_model_refuse_several(tmp_path: Path) -> None:
 def test_serve_takes_models_by_place_and_by_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str | None] = []
 
-    def serve(models: Sequence[Settings]) -> int:
+    def serve(models: Sequence[Settings], again: object = None) -> int:
         seen.extend(settings.model for settings in models)
         return 0
 

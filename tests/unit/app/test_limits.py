@@ -3,12 +3,15 @@
 import asyncio
 import subprocess
 import sys
+import time
 
 import pytest
 
 from headway.app.limits import TenantLimits
 from headway.core.base.errors import InvalidSetting
+from headway.core.messages.record import RequestRecord
 from headway.core.tenancy.limits import Claim, Denied, Granted, Limits
+from headway.service.gateway.ledger import MemoryLedger
 from headway.service.gateway.limit_settings import RateLimitSettings
 
 CLAIM = Claim(id="a", tenant="acme", limits=Limits(concurrent_requests=1))
@@ -38,6 +41,53 @@ def test_with_redis_they_are_counted_there(redis_url: str) -> None:
         assert one.state.is_up
         for each in (one, other):
             await each.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_a_dead_gateway_had_under_way_is_settled_by_another(redis_url: str) -> None:
+    limits = Limits(concurrent_requests=1, tokens_per_minute=100, monthly_budget=50)
+    claim = Claim(id="a", tenant="acme", limits=limits, tokens=90, cost=40)
+    record = RequestRecord(
+        id="a", tenant="acme", began=1.0, outcome="lost", prompt_tokens=5, cost=3
+    )
+    dear = Claim(id="b", tenant="acme", limits=limits, tokens=95, cost=47)
+
+    async def scenario() -> None:
+        settings = RateLimitSettings(redis_url=redis_url)
+        dead, other = TenantLimits(settings, "dead"), TenantLimits(settings, "other")
+        await dead.store.enter(claim, time.time())
+        await dead.store.reserve(claim, time.time())
+        await dead.close()
+        other.start()
+        await asyncio.to_thread(other.on_lost, record)
+        async with asyncio.timeout(10):
+            while isinstance(await other.store.enter(dear, time.time()), Denied):
+                await asyncio.sleep(0.01)
+        assert isinstance(await other.store.reserve(dear, time.time()), Granted)
+        await other.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_the_ledger_knows_was_spent_counts_after_a_new_start() -> None:
+    limits = Limits(monthly_budget=100)
+
+    async def scenario() -> None:
+        keeper = MemoryLedger()
+        for name, age_s, cost in (("now", 0.0, 70), ("old", 90 * 86_400.0, 500)):
+            began = time.time() - age_s
+            keeper.closed(
+                RequestRecord(id=name, tenant="acme", began=began, outcome="ok", cost=cost),
+                lambda: 0,
+            )
+        kept = TenantLimits(RateLimitSettings(), "g")
+        await kept.recall(keeper)
+        claim = Claim(id="a", tenant="acme", limits=limits, cost=31)
+        assert isinstance(await kept.store.reserve(claim, time.time()), Denied)
+        claim = Claim(id="b", tenant="acme", limits=limits, cost=30)
+        assert isinstance(await kept.store.reserve(claim, time.time()), Granted)
+        await kept.close()
 
     asyncio.run(scenario())
 

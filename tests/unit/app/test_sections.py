@@ -100,3 +100,13 @@ def test_a_variable_that_is_not_set_is_named_and_no_key_is_shown(tmp_path: Path)
     with pytest.raises(InvalidSetting) as caught:
         keys_of(settings.tenants, {"ACME_KEY": "lab-key-1"})
     assert "lab-key" not in caught.value.message
+
+
+def test_the_commented_file_of_the_repository_is_understood(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACME_KEY", "k1")
+    monkeypatch.setenv("BATCH_KEY", "k2")
+    file = Path(__file__).parents[3] / "deploy" / "headway.yaml"
+    assert main(["config", "check", str(file)]) == 0
+    assert "  tenants: 2 in the file" in capsys.readouterr().out

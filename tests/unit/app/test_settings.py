@@ -140,7 +140,7 @@ def test_every_option_is_a_field_of_its_section_and_reads_its_default(option: Op
 def test_every_setting_has_an_option() -> None:
     sections = {field.name for field in msgspec.structs.fields(RateLimitSettings)}
     sections |= {"jwt", "prices", "routes"}
-    internal = {"model", *STRUCTS, *sections} | {
+    internal = {"model", "upstream", *STRUCTS, *sections} | {
         *("heartbeat_s", "tick_s", "backoff_first_s", "backoff_limit_s"),
         *("healthy_after_s", "stop_grace_s", "routes"),
         *("jwt", "prices", "tenants", "file"),

@@ -160,6 +160,17 @@ def test_an_automatic_choice_that_cannot_be_is_refused(fields: dict[str, Any], s
     assert problem(auto=auto).startswith(said)
 
 
+def test_a_cascade_begins_with_an_engine_of_ours_as_others_tell_no_log_probabilities() -> None:
+    pools = (*POOLS, PoolFacts(names=("cloud",), is_own=False))
+    for first, then in (("v1", "cloud"), ("cloud", "v1")):
+        made = settings(names=[{"name": "a", "cascade": {"first": first, "then": then}}])
+        if first == "v1":
+            check(made, pools)
+            continue
+        with pytest.raises(InvalidSetting, match=r"cascade\.first: 'cloud' is answered by another"):
+            check(made, pools)
+
+
 def test_a_field_that_is_not_known_is_refused() -> None:
     with pytest.raises(msgspec.ValidationError, match="unknown field `wieghts`"):
         settings(names=[chat(wieghts={})])

@@ -36,7 +36,7 @@ from headway.service.gateway.encode import Encoder
 from headway.service.gateway.journey import Books
 from headway.service.gateway.ledger import Keeper
 from headway.service.gateway.lifecycle import HttpServer, bind
-from headway.service.gateway.limit_settings import LimitTable, RateLimitSettings
+from headway.service.gateway.limit_settings import LimitTable
 from headway.service.gateway.model import ServedModel
 from headway.service.gateway.server import Gateway
 from headway.service.gateway.settings import GatewaySettings
@@ -435,7 +435,7 @@ async def site(
             or Books(limit_store or NoLimits(), NoLedger(), NoPrices(), time.time, "test"),
             access=access or Access(),
             keeper=keeper,
-            rate_limits=rate_limits or LimitTable(RateLimitSettings()),
+            rate_limits=rate_limits,
             routes=None if routes is None else msgspec.convert(routes, RoutesSettings),
         )
     )

@@ -27,6 +27,7 @@ from tests.unit.service.gateway.keys import ME, add_key, add_tenant, fresh_key
 
 T = TypeVar("T")
 NOW = 2000.0
+NUM_GUESSES = 100
 
 
 class Clock:
@@ -76,6 +77,7 @@ async def refused(accounts: Accounts, token: str) -> str:
     return caught.value.message
 
 
+@pytest.mark.spec("A1")
 def test_a_key_takes_one_slow_check_and_none_from_then_on() -> None:
     async def scenario() -> None:
         store = MemoryAccounts()
@@ -191,13 +193,15 @@ def test_guessed_ids_are_bounded_and_hold_up_neither_the_loop_nor_real_keys(
         key = add_tenant(store, "acme")
         accounts, counts, _ = made(store)
         await accounts.load()
-        guesses = [asyncio.ensure_future(accounts.check(fresh_key().text)) for _ in range(40)]
-        await until(lambda: counts["full"] == 40 - MAX_UNKNOWN)
+        guesses = [
+            asyncio.ensure_future(accounts.check(fresh_key().text)) for _ in range(NUM_GUESSES)
+        ]
+        await until(lambda: counts["full"] == NUM_GUESSES - MAX_UNKNOWN)
         principal = await accounts.check(key.text)  # while all guesses still wait
         assert principal is not None
         gate.set()
         results = await asyncio.gather(*guesses, return_exceptions=True)
-        assert sum(isinstance(each, QueueFull) for each in results) == 40 - MAX_UNKNOWN
+        assert sum(isinstance(each, QueueFull) for each in results) == NUM_GUESSES - MAX_UNKNOWN
         assert sum(isinstance(each, Unauthorized) for each in results) == MAX_UNKNOWN
         accounts.close()
 
@@ -300,6 +304,7 @@ def test_another_gateway_refuses_a_revoked_key_after_its_next_poll(
     run(scenario())
 
 
+@pytest.mark.spec("M13")
 def test_keys_go_on_while_the_store_is_away_and_the_metric_tells_how_old_they_are() -> None:
     async def scenario() -> None:
         store = Away()

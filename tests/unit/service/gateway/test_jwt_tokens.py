@@ -18,9 +18,12 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from headway.core.base.errors import InvalidSetting, StoreUnavailable, Unauthorized
 from headway.core.tenancy.tenant import Principal, SloClass, Tenant
 from headway.service.gateway import jwt_tokens
+from headway.service.gateway.assemble import Access
 from headway.service.gateway.jwt_settings import JwtSettings, check
 from headway.service.gateway.jwt_tokens import JwtTokens
-from tests.unit.service.gateway.fakes import run
+from headway.service.store.accounts_memory import MemoryAccounts
+from tests.unit.service.gateway.fakes import CHAT, HI, FakeReplica, run, say_hello, site
+from tests.unit.service.gateway.keys import add_tenant, bearer
 
 ISSUER, AUDIENCE = "https://issuer.example", "headway"
 RSA_KEY = rsa.generate_private_key(65537, 2048)
@@ -336,3 +339,31 @@ def test_a_file_that_is_missing_ends_the_start(tmp_path: Path) -> None:
     settings = JwtSettings(jwks=str(tmp_path / "none"), issuer=ISSUER, audience=AUDIENCE)
     with pytest.raises(InvalidSetting, match="cannot be read"):
         asyncio.run(JwtTokens(settings, TENANTS.get).load())
+
+
+def test_a_token_opens_v1_for_its_tenant_of_the_store_and_nobody_elses(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        path = tmp_path / "jwks.json"
+        path.write_text(ALL)
+        settings = JwtSettings(jwks=str(path), issuer=ISSUER, audience=AUDIENCE)
+        store, replica = MemoryAccounts(), FakeReplica()
+        replica.script = say_hello
+        key = add_tenant(store, "blue", **{"class": "internal"}, models=["m"])
+        access = Access(store=store, tokens=lambda find: JwtTokens(settings, find))
+        async with site(replica=replica, access=access) as here:
+            token = bearer(signed(tenant="blue"))
+            for headers, status in ((token, 200), (bearer(key), 200), ({}, 401)):
+                answer = await here.client.post(CHAT, json=HI, headers=headers)
+                assert answer.status_code == status
+            assert [each.tenant for each in replica.requests.values()] == ["blue", "blue"]
+            assert [each.slo_class for each in replica.requests.values()] == [2, 2]
+            listed = (await here.client.get("/v1/models", headers=token)).json()["data"]
+            assert [each["id"] for each in listed] == ["m"]
+            for unknown in (signed(tenant="acme"), signed(tenant=""), "a.b.c"):
+                answer = await here.client.post(CHAT, json=HI, headers=bearer(unknown))
+                assert answer.status_code == 401
+                assert answer.json()["error"]["code"] == "invalid_api_key"
+
+    run(scenario())

@@ -21,9 +21,10 @@ from headway.core.messages.path import (
     Usage,
 )
 from headway.core.messages.record import RequestRecord
-from headway.core.tenancy.limits import Claim, Denied, Granted, LimitKind
+from headway.core.tenancy.limits import Claim, Denied, Granted, LimitKind, Limits
 from headway.service.gateway.books import NoLimits
 from headway.service.gateway.journey import Books
+from headway.service.gateway.limit_settings import LimitTable, RateLimitSettings
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.wire.transport import ReplicaState
 from tests.unit.service.gateway.fakes import (
@@ -293,7 +294,9 @@ def test_what_nobody_is_known_to_have_asked_is_not_recorded() -> None:
 def test_a_refusal_by_a_limit_names_the_limit() -> None:
     async def scenario() -> None:
         kept = Kept()
-        async with site(settings=TENANTED, books=books(kept, NoMore())) as here:
+        limited = LimitTable(RateLimitSettings(default=Limits(tokens_per_minute=100)))
+        counted = books(kept, NoMore())
+        async with site(settings=TENANTED, books=counted, rate_limits=limited) as here:
             assert (await asked(here, HI)).status_code == 429
             record = await kept.one()
             assert (record.limit, record.cost, len(kept.begun)) == ("tokens", 0, 1)

@@ -100,3 +100,14 @@ def test_lines_go_to_stderr_by_default() -> None:
 def test_an_unknown_level_is_refused() -> None:
     with pytest.raises(ValueError, match="LOUD"):
         configure("loud")
+
+
+@pytest.mark.usefixtures("root_restored")
+def test_libraries_that_tell_of_each_start_or_call_only_warn() -> None:
+    stream = io.StringIO()
+    configure("info", stream=stream)
+    for name in ("alembic.runtime", "httpx"):
+        logging.getLogger(name).info("chatter")
+        logging.getLogger(name).warning("trouble")
+    assert "chatter" not in stream.getvalue()
+    assert stream.getvalue().count("trouble") == 2

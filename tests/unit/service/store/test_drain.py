@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headway.core.messages.record import Route
+from headway.core.messages.record import RequestRecord, Route
 from headway.core.messages.usage import RecordQuery, UsageQuery
 from headway.service.store import drain as drain_module
 from headway.service.store.drain import BATCH_ROWS, DAY_S, Drain, DrainNeeds
@@ -139,6 +139,22 @@ def test_a_file_whose_end_cannot_be_read_does_not_stop_the_next_ones(root: Path)
 
 
 @pytest.mark.spec("A9")
+def test_whoever_asked_is_told_what_a_dead_gateway_had_under_way(root: Path) -> None:
+    dead = Bench(root, "dead")
+    for name in ("closed", "unsent", "midway"):
+        dead.spool.opened(record(name, outcome="lost", prompt_tokens=10, completion_tokens=0))
+    dead.spool.closed(record("closed"))
+    dead.spool.give("midway", 4)
+    dead.spool.gave("midway", 4)
+    dead.die()
+    told: list[RequestRecord] = []
+    Bench(root).drain_of(root, on_lost=told.append).take_over()
+    assert {each.id: (each.completion_tokens, each.cost) for each in told} == {
+        "unsent": (0, 0),
+        "midway": (4, 1004),
+    }
+
+
 def test_what_a_dead_gateway_left_becomes_one_record_each(root: Path) -> None:
     dead = Bench(root, "dead")
     for name in ("closed", "unsent", "midway", "in-its-write"):

@@ -279,6 +279,21 @@ def test_a_spool_with_open_requests_stays_for_another_process(tmp_path: Path) ->
     assert left(tmp_path / "s") == {"a": Progress(0, 0)}
 
 
+def test_what_comes_after_the_end_touches_no_file_and_counts_as_dropped(tmp_path: Path) -> None:
+    spool = opened(tmp_path / "s")
+    spool.opened(lost("a"))
+    spool.close(is_done=True)
+    before = {path: path.read_bytes() for path in (tmp_path / "s").iterdir()}
+    with (tmp_path / "other").open("wb"):  # takes the number of a file that was closed
+        spool.give("a", 3)
+        spool.gave("a", 3)
+        spool.opened(lost("b"))
+        spool.closed(record("a"))
+    assert (tmp_path / "other").read_bytes() == b""
+    assert {path: path.read_bytes() for path in (tmp_path / "s").iterdir()} == before
+    assert (spool.num_dropped, len(spool.beside)) == (1, 0)
+
+
 def test_only_the_user_may_read_what_is_kept(tmp_path: Path) -> None:
     spool = opened(tmp_path / "spool" / "s")
     spool.sync()

@@ -45,6 +45,7 @@ def upgrade() -> None:
         *(sa.Column(name, sa.Double, nullable=False) for name in SECONDS),
         sa.Column("is_routed", sa.Boolean, nullable=False),
         sa.Column("is_stream", sa.Boolean, nullable=False),
+        sa.Column("is_estimated", sa.Boolean, nullable=False),
         sa.Column("route_max_tokens", sa.Integer),
         sa.Column("first_token_s", sa.Double),
         sa.Column("cost", sa.BigInteger, nullable=False),

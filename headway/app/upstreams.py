@@ -1,0 +1,55 @@
+"""Models that other servers answer for, opened: their keys and certificates read, nothing sent."""
+
+import os
+import ssl
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from headway.app.settings import Settings
+from headway.core.base.clock import Clock
+from headway.core.base.errors import InvalidSetting
+from headway.service.upstream.http1 import tls_context
+from headway.service.upstream.pool import UpstreamPool
+from headway.service.upstream.settings import UpstreamSettings, read_key
+
+
+class OpenedUpstream(NamedTuple):
+    """One model, ready to be sent to."""
+
+    place: int  # among all models: the first is the default
+    settings: UpstreamSettings
+    key: str | None
+    tls: ssl.SSLContext | None
+
+    def pool(self, clock: Clock) -> UpstreamPool:
+        """Its pool, not started."""
+        return UpstreamPool(self.settings, self.key, self.tls, clock)
+
+
+def open_upstreams(models: Sequence[Settings]) -> list[OpenedUpstream]:
+    """Those of the models that other servers answer for; raises InvalidSetting."""
+    return [
+        _opened(each.upstream, index)
+        for index, each in enumerate(models)
+        if each.upstream is not None
+    ]
+
+
+def _opened(settings: UpstreamSettings, index: int) -> OpenedUpstream:
+    where = f"models[{index}]"
+    try:
+        key = read_key(settings, os.environ.items())
+    except InvalidSetting as error:
+        raise InvalidSetting(f"{where}.{error.param}", _problem(error)) from None
+    if not any(url.startswith("https:") for url in settings.urls):
+        return OpenedUpstream(index, settings, key, None)
+    try:
+        return OpenedUpstream(index, settings, key, tls_context(settings.tls))
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidSetting(
+            f"{where}.upstream.tls", f"its files cannot be used: {error.strerror or error}"
+        ) from None
+
+
+def _problem(error: InvalidSetting) -> str:
+    return error.message.removeprefix(f"{error.param}: ")

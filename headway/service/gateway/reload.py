@@ -1,0 +1,50 @@
+"""What a gateway may be told anew while it runs: tenants and keys of the file, routes, limits."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from headway.core.base.clock import Clock
+from headway.core.route.table import PoolFacts, RoutesSettings
+from headway.core.tenancy.tenant import Tenant
+from headway.service.gateway.auth import KeyRing
+from headway.service.gateway.limit_settings import LimitTable, RateLimitSettings
+from headway.service.gateway.models import Models
+from headway.service.gateway.route_parts import make_chooser, make_table
+from headway.service.gateway.routing import Routing
+
+
+class Change(NamedTuple):
+    """The sections as they are from now on, all of them checked."""
+
+    keys: Sequence[tuple[str, Tenant]]  # of the settings and of the file
+    tenants: Sequence[Tenant]  # also those without a key
+    routes: RoutesSettings | None
+    rate_limits: RateLimitSettings
+
+
+class Reloadable(NamedTuple):
+    """The parts that a change reaches; shared with the gateway that uses them."""
+
+    keys: KeyRing
+    known: dict[str, Tenant]  # tenants of the settings and of the file, by name
+    limits: LimitTable
+    models: Models
+    routing: Routing
+    pools: Sequence[PoolFacts]
+    slo_ttft: Sequence[str]
+    api_keys: Sequence[str]
+    clock: Clock
+
+    def apply(self, change: Change) -> None:
+        """Take it, for requests that come from now on; those under way end as they began.
+
+        All that could fail is made first: raises StartError, and then nothing has changed.
+        """
+        table = make_table(change.routes, self.pools)
+        chooser = make_chooser(table, self.slo_ttft)
+        self.keys.replace(self.api_keys, change.keys)
+        self.known.clear()
+        self.known.update({tenant.name: tenant for tenant in change.tenants})
+        self.limits.replace(change.rate_limits)
+        self.models.rename(table.names)
+        self.routing.replace(chooser)

@@ -1,0 +1,1 @@
+"""Pools of servers that speak OpenAI's API and are not ours."""

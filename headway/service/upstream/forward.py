@@ -1,0 +1,298 @@
+"""One request through a pool of other servers: sent, tried elsewhere, answered, ended once."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import aclosing
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from headway.core.base.clock import Clock
+from headway.core.base.errors import (
+    CapacityError,
+    HeadwayError,
+    ReplicaNotReady,
+    UpstreamError,
+    UpstreamTimeout,
+)
+from headway.core.base.units import Seconds
+from headway.core.messages.path import Event, Finished
+from headway.core.route.admit import Admitter
+from headway.core.route.retry import Tries
+from headway.core.route.text_prefix import text_names
+from headway.core.route.upstream_metrics import (
+    UPSTREAM_ATTEMPTS,
+    UPSTREAM_ESTIMATED,
+    UPSTREAM_RETRIES,
+)
+from headway.service.observe.prometheus import Labelled
+from headway.service.openai.forwarded import ForwardedRequest
+from headway.service.upstream.answers import Shown
+from headway.service.upstream.attempt import Attempt, Refused
+from headway.service.upstream.failures import Refusal
+from headway.service.upstream.outgoing import (
+    TARGETS,
+    check_modalities,
+    most_tokens,
+    outgoing_body,
+    outgoing_head,
+    salt_of,
+)
+from headway.service.upstream.pool import UpstreamPool, Wish
+from headway.service.upstream.replica import Lease
+from headway.service.upstream.settings import Kind
+
+log = logging.getLogger(__name__)
+
+BYTES_PER_TOKEN = 4  # of text, where nobody counts
+RETRY_AFTER = Seconds(1.0)
+COUNTS = frozenset({Kind.VLLM, Kind.HEADWAY})  # have /tokenize
+
+
+class Outlet(Protocol):
+    """Where the answer goes; raises what ends the request when its client is gone."""
+
+    async def stream(self, data: bytes, num_tokens: int, *, is_last: bool) -> None:
+        """Events of a streamed answer; the last ones complete it.
+
+        num_tokens  of all events so far
+        """
+        ...
+
+    async def whole(self, body: bytes, num_tokens: int) -> None:
+        """A complete answer."""
+        ...
+
+
+class Sent(NamedTuple):
+    """A request on its way to a replica."""
+
+    id: str
+    replica: str
+    prompt_tokens: int  # may be an estimate
+    max_tokens: int  # of each choice; what is reserved for it where the client says nothing
+    num_choices: int
+    failovers: int  # times that it was tried elsewhere before
+
+
+class Witness(Protocol):
+    """What counts the request on its way; a gateway's Journey is one."""
+
+    def reserved_for(self, max_tokens: int, asked: int | None) -> int:
+        """Tokens to reserve for a choice that may have `max_tokens`; `asked` as by the client."""
+        ...
+
+    async def sized(self, prompt_tokens: int, max_tokens: int) -> None:
+        """Before anything is sent; raises RateLimited."""
+        ...
+
+    def forwarded(self, sent: Sent) -> None:
+        """It goes there now."""
+        ...
+
+    def saw(self, event: Event) -> None:
+        """Tokens came, or it ended well."""
+        ...
+
+
+class Call(NamedTuple):
+    """One request, ready to be forwarded."""
+
+    id: str  # the gateway's own
+    endpoint: str  # a key of TARGETS
+    request: ForwardedRequest
+    shown: Shown
+    passed: Mapping[str, str] = {}  # headers of the client's that go on
+    bound: int | None = None  # most tokens of an answer, where the route says so
+    counts_exactly: bool = False  # a limit or a price depends on the prompt's tokens
+
+
+class Forwarder:
+    """Takes requests for one model through its pool."""
+
+    def __init__(
+        self, pool: UpstreamPool, admitter: Admitter, clock: Clock, exporter: Labelled
+    ) -> None:
+        self._pool = pool
+        self._settings = pool.settings
+        self._admitter = admitter
+        self._clock = clock
+        self._exporter = exporter
+
+    async def run(self, call: Call, outlet: Outlet, witness: Witness) -> None:
+        """Answer it; raises what the client is to be told.
+
+        However it ends, no upstream works on it afterwards, as far as closing its connection and
+        its own abort call can tell it.
+        """
+        request, limit = call.request, self._settings.timeouts.total
+        check_modalities(request, self._settings)
+        num_choices = request.n * request.num_prompts
+        slo_class = request.asker.slo_class
+        self._admitter.admit(call.id, num_choices, self._clock.now(), slo_class)
+        try:
+            async with asyncio.timeout(limit):
+                await self._run(call, outlet, witness)
+        except TimeoutError:
+            raise UpstreamTimeout(
+                f"the answer was not complete within {limit:g} s", RETRY_AFTER
+            ) from None
+        finally:
+            self._admitter.finished(call.id, self._clock.now())
+
+    async def _run(self, call: Call, outlet: Outlet, witness: Witness) -> None:
+        request, settings = call.request, self._settings
+        began = self._clock.now()
+        prompt_tokens = await self._prompt_tokens(call)
+        most = witness.reserved_for(most_tokens(request, settings, call.bound), request.max_tokens)
+        num_choices = request.n * request.num_prompts
+        await witness.sized(prompt_tokens, most * num_choices)
+        body = outgoing_body(request, settings, call.id, call.bound)
+        wish = Wish(text_names(request.texts(), salt_of(request)), request.asker.slo_class)
+        self._pool.budget.came(began)
+        tries, tried = Tries(self._pool.budget), set[str]()
+        error: HeadwayError | None = None
+        while True:
+            with await self._lease(wish, tried, error) as lease:
+                label = lease.replica.label
+                sent = Sent(call.id, label, prompt_tokens, most, num_choices, tries.count)
+                witness.forwarded(sent)
+                self._admitter.started(call.id, num_choices, prompt_tokens)
+                attempt = Attempt(lease, settings, self._clock, call.shown)
+                try:
+                    data, ended = await self._attempt(call, body, attempt, outlet, witness)
+                except (Refused, HeadwayError) as failed:
+                    error = self._failed(call, lease, failed, tries, has_begun=attempt.has_begun)
+                    tried.add(label)
+                    continue
+                except BaseException:
+                    self._count(lease, "cancelled")
+                    self._pool.abort(lease.replica, call.id)
+                    raise
+                lease.replica.breaker.succeeded(self._clock.now())
+                self._count(lease, "ok")
+            return await self._end(call, outlet, witness, data, self._timed(ended, attempt, began))
+
+    async def _lease(self, wish: Wish, tried: set[str], error: HeadwayError | None) -> Lease:
+        """A place; where there is no further one, the error of the last try."""
+        try:
+            return await self._pool.lease(wish, tried)
+        except (CapacityError, ReplicaNotReady):
+            if error is None:
+                raise
+            raise error from None
+
+    async def _attempt(
+        self, call: Call, body: bytes, attempt: Attempt, outlet: Outlet, witness: Witness
+    ) -> tuple[bytes, Finished]:
+        """Try it at one replica; the answer's last bytes and how it ended."""
+        target = TARGETS[call.endpoint]
+        endpoint = attempt.lease.replica.endpoint
+        # Who reads both logs finds the request by this; vLLM takes it for its own id.
+        headers = {"x-request-id": call.id, **call.passed}
+        head = outgoing_head(endpoint, target.path, self._settings, self._pool.key, headers)
+        try:
+            if not call.request.stream:
+                return await attempt.whole(call.id, head, body, call.request.prompt_bytes())
+            estimate = call.request.prompt_bytes() // BYTES_PER_TOKEN
+            async with aclosing(attempt.events(call.id, head, body, estimate)) as events:
+                num_tokens = 0
+                async for data, tokens in events:
+                    for each in tokens:
+                        num_tokens += len(each.token_ids)
+                        witness.saw(each)
+                    if data:
+                        await outlet.stream(data, num_tokens, is_last=False)
+            return attempt.last(int(time.time()))
+        finally:
+            attempt.close()
+
+    def _failed(
+        self,
+        call: Call,
+        lease: Lease,
+        failed: Refused | HeadwayError,
+        tries: Tries,
+        *,
+        has_begun: bool,
+    ) -> HeadwayError:
+        """Note a failed try; returns if there may be another, else raises what the client gets."""
+        error, is_retried, is_failure, detail = _refusal(failed)
+        now = self._clock.now()
+        if is_failure:
+            lease.replica.breaker.failed(now)
+        else:
+            lease.replica.breaker.succeeded(now)
+        self._count(lease, "failed" if is_failure else ("busy" if is_retried else "refused"))
+        if isinstance(failed, UpstreamError):  # a refusal has ended by itself
+            self._pool.abort(lease.replica, call.id)
+        goes_on = is_retried and not has_begun and tries.may_go_on(now)
+        if is_failure or is_retried:
+            log.warning(
+                "upstream_failed",
+                extra={
+                    "request_id": call.id,
+                    "model": call.shown.model,
+                    "replica": lease.replica.label,
+                    "reason": detail,
+                    "had_begun": has_begun,
+                    "tried_again": goes_on,
+                },
+            )
+        if not goes_on:
+            raise error
+        self._exporter.add(UPSTREAM_RETRIES)
+        return error
+
+    async def _end(
+        self, call: Call, outlet: Outlet, witness: Witness, data: bytes, ended: Finished
+    ) -> None:
+        if ended.usage.is_estimated:
+            self._exporter.add(UPSTREAM_ESTIMATED)
+        witness.saw(ended)
+        # Its place is free before its last bytes leave: whoever has read them may ask again.
+        self._admitter.finished(call.id, self._clock.now())
+        if call.request.stream:
+            await outlet.stream(data, ended.usage.completion_tokens, is_last=True)
+        else:
+            await outlet.whole(data, ended.usage.completion_tokens)
+
+    def _timed(self, ended: Finished, attempt: Attempt, began: Seconds) -> Finished:
+        """With the times that can be seen from here: waiting, to the first event, and after it."""
+        now = self._clock.now()
+        first = now if attempt.first_at is None else attempt.first_at
+        usage = msgspec.structs.replace(
+            ended.usage,
+            queue_s=max(0.0, attempt.began - began),
+            prefill_s=max(0.0, first - attempt.began),
+            decode_s=max(0.0, now - first),
+        )
+        return msgspec.structs.replace(ended, usage=usage)
+
+    def _count(self, lease: Lease, outcome: str) -> None:
+        self._exporter.add(UPSTREAM_ATTEMPTS, replica=lease.replica.label, outcome=outcome)
+
+    async def _prompt_tokens(self, call: Call) -> int:
+        """Tokens of the prompt: asked for where they matter and can be, else by its bytes."""
+        request = call.request
+        replica = self._pool.any_replica()
+        if call.counts_exactly and self._settings.kind in COUNTS and replica is not None:
+            body: dict[str, object] = {"model": self._settings.upstream_model}
+            for name in ("messages", "prompt", "tools", "chat_template_kwargs"):
+                if name in request.fields:
+                    body[name] = request.fields[name]
+            if request.num_prompts == 1 and not isinstance(body.get("prompt"), list):
+                counted = await self._pool.prober.count(replica, msgspec.json.encode(body))
+                if counted is not None:
+                    return counted
+        return max(1, request.prompt_bytes() // BYTES_PER_TOKEN)
+
+
+def _refusal(failed: Refused | HeadwayError) -> Refusal:
+    """What a failed try means; an error event may be the request's own fault."""
+    if isinstance(failed, Refused):
+        return failed.refusal
+    is_theirs = isinstance(failed, UpstreamError)
+    return Refusal(failed, is_theirs, is_theirs, failed.message if is_theirs else "")

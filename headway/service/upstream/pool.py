@@ -1,0 +1,260 @@
+"""The servers behind one model: probed, chosen from, and never sent more than they may have."""
+
+import asyncio
+import heapq
+import itertools
+import logging
+import ssl
+from collections.abc import Collection, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from headway.core.base.clock import Clock
+from headway.core.base.errors import QueueFull, ReplicaNotReady
+from headway.core.base.units import Seconds
+from headway.core.route.index import PrefixIndex
+from headway.core.route.retry import RetryBudget
+from headway.core.route.upstream_choice import choose
+from headway.core.route.upstream_metrics import (
+    UPSTREAM_IN_FLIGHT,
+    UPSTREAM_STARTS,
+    UPSTREAM_TOLD_KV,
+    UPSTREAM_TOLD_RUNNING,
+    UPSTREAM_TOLD_WAITING,
+    UPSTREAM_UP,
+    UPSTREAM_WAITING,
+)
+from headway.service.observe.prometheus import Sample
+from headway.service.upstream.http1 import HttpClient
+from headway.service.upstream.launch import LaunchedServer
+from headway.service.upstream.probes import ABORTS, Prober
+from headway.service.upstream.replica import Lease, UpstreamReplica
+from headway.service.upstream.settings import Endpoint, UpstreamSettings
+from headway.service.wire.transport import ReplicaState, ReplicaView
+
+log = logging.getLogger(__name__)
+
+MOST_BLOCKS = 65_536  # of texts that one replica is taken to hold, 512 bytes each
+
+
+class Wish(NamedTuple):
+    """What matters of a request for where it goes."""
+
+    names: Sequence[bytes] = ()  # of its text's beginning
+    slo_class: int = 1  # 0 is the most important
+
+
+@dataclass(slots=True, order=True)
+class _Ticket:
+    """A request that waits for room."""
+
+    slo_class: int
+    number: int
+    turn: asyncio.Event = field(default_factory=asyncio.Event, compare=False)
+
+
+class UpstreamPool:
+    """All replicas of one model; all methods belong to the event loop.
+
+    pool = UpstreamPool(settings, key, None, clock)
+    pool.start()
+    with await pool.lease(Wish(), ()) as lease:
+        ...
+    await pool.stop()
+    """
+
+    def __init__(
+        self, settings: UpstreamSettings, key: str | None, tls: ssl.SSLContext | None, clock: Clock
+    ) -> None:
+        self.settings = settings
+        self.key = key
+        self.budget = RetryBudget(settings.retries)
+        self.prober = Prober(settings, key)
+        self._clock = clock
+        self.replicas = tuple(_replica(url, settings, tls) for url in settings.urls)
+        self._launched = tuple(
+            LaunchedServer(settings, each.endpoint) for each in self.replicas if settings.launch
+        )
+        self._index = PrefixIndex(MOST_BLOCKS)
+        self._line: list[_Ticket] = []
+        self._numbers = itertools.count()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Begin to probe, and to start what is launched; returns at once."""
+        for replica in self.replicas:
+            self._spawn(self._watch(replica))
+        for replica, server in zip(self.replicas, self._launched, strict=False):
+            replica.gone("its process is starting")
+            self._spawn(server.keep(replica))
+
+    async def stop(self) -> None:
+        """End what was launched, and everything else."""
+        tasks, self._tasks = self._tasks, set()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(server.stop() for server in self._launched))
+        for replica in self.replicas:
+            replica.client.close()
+
+    async def wait_probed(self) -> None:
+        """Wait until each replica was asked once how it is, whatever it said."""
+        await asyncio.gather(*(each.was_probed.wait() for each in self.replicas))
+
+    def told(self) -> str:
+        """How its servers are, for people."""
+        up = sum(1 for each in self.replicas if each.is_healthy)
+        return f"{up} of {len(self.replicas)} servers answer, {self.settings.kind}"
+
+    def view(self) -> ReplicaView:
+        """The pool as one replica: ready while any of its servers is."""
+        now = self._clock.now()
+        well = [each for each in self.replicas if each.is_healthy and each.is_routable(now)]
+        speaker = (well or list(self.replicas))[0]
+        return ReplicaView(
+            state=ReplicaState.READY if well else ReplicaState.STARTING,
+            reason=speaker.reason if len(well) == len(self.replicas) else self._reason(now),
+            since_s=0.0,
+            restarts=0,
+            retry_after_s=self._retry_after(now),
+            hello=None,
+            status=None,
+            loads=1,  # what is not there yet keeps nobody from becoming ready
+        )
+
+    def context_length(self) -> int | None:
+        """As set, else as a server told."""
+        told = (each.context_length for each in self.replicas if each.context_length)
+        return self.settings.context_length or next(told, None)
+
+    async def lease(self, wish: Wish, tried: Collection[str]) -> Lease:
+        """A place at a replica that was not tried yet.
+
+        A first try waits for room, in order of class and arrival; a further one does not.
+        Raises ReplicaNotReady when no replica can be sent anything, QueueFull when too many wait.
+        """
+        found = None if self._line and not tried else self._take(wish, tried)
+        if found is not None:
+            return found
+        self._raise_if_down(tried)
+        if tried or len(self._line) >= self.settings.max_waiting:
+            raise QueueFull(
+                f"{len(self._line)} requests wait for the servers behind this model, and each of "
+                f"those has {self.settings.max_concurrent}",
+                self._retry_after(self._clock.now()),
+            )
+        ticket = _Ticket(wish.slo_class, next(self._numbers))
+        heapq.heappush(self._line, ticket)
+        try:
+            while found is None:
+                await ticket.turn.wait()
+                ticket.turn.clear()
+                self._raise_if_down(tried)
+                found = self._take(wish, tried)
+        finally:
+            self._line.remove(ticket)
+            heapq.heapify(self._line)
+            self._call_next()
+        return found
+
+    def any_replica(self) -> UpstreamReplica | None:
+        """One that answers now, the idlest."""
+        now = self._clock.now()
+        routable = [each for each in self.replicas if each.is_routable(now)]
+        return min(routable, key=lambda each: each.in_flight, default=None)
+
+    def abort(self, replica: UpstreamReplica, request_id: str) -> None:
+        """Tell a server that has a call for it that nobody waits for this request any more."""
+        if self.settings.kind in ABORTS:
+            self._spawn(self.prober.abort(replica, request_id))
+
+    def samples(self) -> Iterator[Sample]:
+        """For a scrape."""
+        now = self._clock.now()
+        yield Sample(UPSTREAM_WAITING, len(self._line))
+        for each in self.replicas:
+            labels = {"replica": each.label}
+            is_up = bool(each.is_healthy) and each.is_routable(now)
+            yield Sample(UPSTREAM_UP, float(is_up), labels)
+            yield Sample(UPSTREAM_IN_FLIGHT, each.in_flight, labels)
+            if each.told is not None:
+                yield Sample(UPSTREAM_TOLD_RUNNING, each.told.running, labels)
+                yield Sample(UPSTREAM_TOLD_WAITING, each.told.waiting, labels)
+                yield Sample(UPSTREAM_TOLD_KV, each.told.kv_usage, labels)
+        for server in self._launched:
+            yield Sample(UPSTREAM_STARTS, server.num_starts, {"replica": server.label})
+
+    def _take(self, wish: Wish, tried: Collection[str]) -> Lease | None:
+        now, most = self._clock.now(), self.settings.max_concurrent
+        with_room = [
+            each
+            for each in self.replicas
+            if each.label not in tried and each.is_routable(now) and each.in_flight < most
+        ]
+        # One that is returning gets a few requests at a time, unless there is no other.
+        trusted = [each for each in with_room if each.breaker.may_take(each.in_flight, now)]
+        chosen_from = {each.label: each for each in trusted or with_room}
+        if not chosen_from:
+            return None
+        matches = {name: self._index.match(name, wish.names) for name in chosen_from}
+        candidates = [each.candidate() for each in chosen_from.values()]
+        turn = next(self._numbers)
+        choice = choose(candidates, matches, wish.names, self.settings.max_skew, turn)
+        self._index.add(choice.name, wish.names)
+        return Lease(chosen_from[choice.name], choice.reason, lambda _: self._call_next())
+
+    def _raise_if_down(self, tried: Collection[str]) -> None:
+        now = self._clock.now()
+        if not any(each.is_routable(now) and each.label not in tried for each in self.replicas):
+            raise ReplicaNotReady(
+                f"the servers behind this model do not answer: {self._reason(now)}",
+                self._retry_after(now),
+            )
+
+    def _call_next(self) -> None:
+        if self._line:
+            self._line[0].turn.set()
+
+    def _reason(self, now: Seconds) -> str:
+        """For operators and clients alike: how many are away, without their addresses."""
+        num_away = sum(1 for each in self.replicas if not each.is_routable(now))
+        return f"{num_away} of {len(self.replicas)} are away"
+
+    def _retry_after(self, now: Seconds) -> Seconds:
+        backs = [float(each.breaker.back_at(now)) for each in self.replicas]
+        return Seconds(max(1.0, min(backs), self.settings.probe_interval))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _watch(self, replica: UpstreamReplica) -> None:
+        """Probe one replica for ever."""
+        while True:
+            problem = await self.prober.problem_of(replica)
+            was = replica.is_healthy
+            if replica.probed(problem, self._clock.now()):
+                self._health_changed(replica, was)
+            if not problem:
+                replica.heard(await self.prober.told(replica))
+                if replica.context_length is None:
+                    replica.context_length = await self.prober.context_length(replica) or 0
+            for ticket in self._line if problem else ():
+                ticket.turn.set()  # to find out whether anybody is left
+            await asyncio.sleep(self.settings.probe_interval)
+
+    def _health_changed(self, replica: UpstreamReplica, was: bool | None) -> None:
+        self._index.forget(replica.label)
+        level = logging.INFO if replica.is_healthy else logging.WARNING
+        about = {"model": self.settings.names[0], "replica": replica.label}
+        event = "upstream_up" if replica.is_healthy else "upstream_down"
+        log.log(level, event, extra={**about, "reason": replica.reason, "was": was})
+        self._call_next()
+
+
+def _replica(url: str, settings: UpstreamSettings, tls: ssl.SSLContext | None) -> UpstreamReplica:
+    endpoint = Endpoint.of(url)
+    client = HttpClient(endpoint, tls if endpoint.is_tls else None)
+    return UpstreamReplica(endpoint, client, settings.breaker)

@@ -1,0 +1,58 @@
+"""What a server tells of its load, out of its own metrics."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from headway.service.upstream.settings import Kind
+
+VLLM_NAMES = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
+NAMES: Mapping[Kind, tuple[str, str, str]] = {
+    Kind.VLLM: VLLM_NAMES,
+    Kind.HEADWAY: VLLM_NAMES,
+    Kind.SGLANG: ("sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:token_usage"),
+    Kind.LLAMACPP: (
+        "llamacpp:requests_processing",
+        "llamacpp:requests_deferred",
+        "llamacpp:kv_cache_usage_ratio",
+    ),
+}
+
+
+class Told(NamedTuple):
+    """Requests and memory of one server, whoever sent them."""
+
+    running: float = 0.0
+    waiting: float = 0.0
+    kv_usage: float = 0.0  # 0 .. 1
+
+
+def read_told(text: bytes, kind: Kind) -> Told | None:
+    """The load in a scraped page; None where there is nothing of it.
+
+    Series of one name (one an engine) are added up, but for the usage: its largest counts.
+    """
+    names = NAMES.get(kind)
+    if names is None:
+        return None
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for line in text.splitlines():
+        if line.startswith(b"#") or b":" not in line:
+            continue
+        series, _, value = line.rpartition(b" ")
+        name = series.partition(b"{")[0].decode("ascii", "replace").strip()
+        if name in found:
+            number = _number(value)
+            if number is not None:
+                found[name].append(number)
+    if not any(found.values()):
+        return None
+    running, waiting, usage = (found[name] for name in names)
+    return Told(sum(running), sum(waiting), max(usage, default=0.0))
+
+
+def _number(text: bytes) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if 0.0 <= number < 1e9 else None

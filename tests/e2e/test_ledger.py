@@ -1,0 +1,112 @@
+"""What a real server records of real requests, asked over HTTP and on its database."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.server import Server, until
+
+pytestmark = pytest.mark.e2e
+KEY = "an-admin-key-of-the-operator"
+SECRET = "what-nobody-else-may-read"
+LONG = f"{SECRET} " + "Once upon a time there was a king. " * 40
+
+
+def headway(*arguments: str) -> str:
+    """What the command prints."""
+    command = [sys.executable, "-m", "headway.app.cli", *arguments]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADWAY_")}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def asked(server: Server, name: str, **fields: Any) -> httpx.Response:
+    headers = {"Authorization": "Bearer key-of-acme", "X-Request-Id": name}
+    body = {"prompt": LONG, "max_tokens": 12, "temperature": 0, **fields}
+    return server.post("/v1/completions", body, headers=headers)
+
+
+def told(server: Server, path: str) -> Any:
+    answer = server.client.get(path, headers={"Authorization": f"Bearer {KEY}"})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.mark.spec("A9")
+@pytest.mark.spec("M6")
+def test_requests_are_recorded_explained_and_survive_a_killed_gateway(
+    start: Callable[..., Server], tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    options = ("--data-dir", str(data), "--admin-key", KEY, "--tenant", "acme:vip:key-of-acme")
+    server = start(*options)
+    first = asked(server, "first").json()["usage"]
+    second = asked(server, "second", stream=True, stream_options={"include_usage": True})
+    events = [line[6:] for line in second.text.splitlines() if line.startswith("data: {")]
+    usage = json.loads(events[-1])["usage"]
+    one, two = (told(server, f"/admin/requests/{name}")["request"] for name in ("first", "second"))
+    for record, seen in ((one, first), (two, usage)):
+        assert record["prompt_tokens"] == seen["prompt_tokens"]
+        assert record["completion_tokens"] == record["sent_tokens"] == seen["completion_tokens"]
+        assert record["cached_tokens"] == seen["prompt_tokens_details"]["cached_tokens"]
+        assert (record["tenant"], record["slo_class"], record["outcome"]) == ("acme", "vip", "ok")
+        assert record["device_s"] > 0
+        assert record["device_s"] <= record["prefill_s"] + record["decode_s"] + 0.05
+    assert one["cached_tokens"] == 0
+    assert two["cached_tokens"] > 300
+    assert (one["num_chunks"] >= 1, two["num_chunks"]) == (True, 1)
+    why = told(server, "/admin/requests/second")["why"]
+    assert f"{two['cached_tokens']} came from the prefix cache" in why["cache"]
+
+    with server.client.stream(
+        "POST",
+        "/v1/completions",
+        json={"prompt": "Count:", "max_tokens": 400, "ignore_eos": True, "stream": True}
+        | {"return_token_ids": True},
+        headers={"Authorization": "Bearer key-of-acme", "X-Request-Id": "killed"},
+    ) as stream:
+        lines = stream.iter_lines()
+        got = [next(lines) for _ in range(12)]
+        os.kill(server.process.pid, signal.SIGKILL)
+        got += _rest(lines)
+    chunks = [json.loads(line[6:]) for line in got if line.startswith("data: {")]
+    received = sum(len(chunk["choices"][0]["token_ids"]) for chunk in chunks)
+    again = start(*options)
+    until(lambda: _is_known(again, "killed"), 10.0, "the lost request is recorded")
+    lost = told(again, "/admin/requests/killed")["request"]
+    assert lost["outcome"] == "lost"
+    assert 0 < lost["sent_tokens"] <= received <= lost["sent_tokens"] + lost["unsure_tokens"]
+    rows = json.loads(headway("usage", "--by", "tenant,outcome", "--json", "--data-dir", str(data)))
+    found = {(row["tenant"], row["outcome"]): row["requests"] for row in rows["data"]}
+    assert found == {("acme", "lost"): 1, ("acme", "ok"): 2}
+    assert "came from tenant 'acme'" in headway("explain", "first", "--data-dir", str(data))
+    assert again.stop() == 0
+    kept = b"".join(path.read_bytes() for path in data.rglob("*") if path.is_file())
+    assert b"first" in kept
+    assert SECRET.encode() not in kept
+    assert list((data / "spool").iterdir()) == []
+
+
+def _rest(lines: Any) -> list[str]:
+    found = []
+    try:
+        for line in lines:
+            found.append(line)
+    except httpx.TransportError:
+        return found
+    return found
+
+
+def _is_known(server: Server, name: str) -> bool:
+    path = f"/admin/requests/{name}"
+    headers = {"Authorization": f"Bearer {KEY}"}
+    return server.client.get(path, headers=headers).status_code == 200

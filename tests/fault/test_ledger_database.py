@@ -1,0 +1,53 @@
+"""The ledger while its database is away: answers do not wait for it, and nothing is lost."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from headway.core.messages.usage import RecordQuery, UsageQuery
+from headway.service.store.database import open_database
+from headway.service.store.drain import Drain, DrainNeeds
+from headway.service.store.spool import Spool
+from headway.service.store.usage import SqlUsage
+from tests.services.servers import postgres
+from tests.unit.service.store.records import NOON, record
+
+DEADLINE_S = 60.0
+MOST_S = 0.05  # a call of the ledger, on a machine that does other things too
+
+
+@pytest.mark.spec("M13")
+def test_a_postgresql_that_stops_and_comes_back_has_every_record_once(tmp_path: Path) -> None:
+    with postgres() as server:
+        database = open_database(server.fresh("ledger"))
+        store = SqlUsage(database)
+        spool = Spool(tmp_path / "spool" / "mine", 1 << 24)
+        drain = Drain(DrainNeeds(spool, store, tmp_path / "spool", lambda *_: 0, time.time))
+        drain.start()
+        spool.closed(record("before"))
+        assert drain.flush(DEADLINE_S)
+        server.stop()
+        names = [f"r{i:04}" for i in range(1200)]
+        longest = 0.0
+        for i, name in enumerate(names):
+            began = time.perf_counter()
+            spool.opened(record(name, outcome="lost", began=NOON + i))
+            spool.give(name, 3)
+            spool.gave(name, 3)
+            spool.closed(record(name, began=NOON + i))
+            longest = max(longest, time.perf_counter() - began)
+        assert longest < MOST_S
+        assert not drain.flush(0.2)
+        assert drain.is_behind
+        server.start()
+        assert drain.flush(DEADLINE_S)
+        drain.stop(DEADLINE_S)
+        assert drain.counts.num_errors > 0
+        assert (spool.num_dropped, spool.num_errors) == (0, 0)
+        (total,) = store.usage(UsageQuery(group_by=()))
+        assert total.requests == len(names) + 1
+        latest = store.page(RecordQuery(limit=3)).records
+        assert [each.id for each in latest] == names[:-4:-1]
+        assert list((tmp_path / "spool").iterdir()) == []
+        database.close()
