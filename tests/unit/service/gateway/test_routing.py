@@ -25,7 +25,7 @@ from headway.core.messages.path import (
 from headway.core.tenancy.limits import Claim, Denied, Granted, Limits
 from headway.service.gateway.books import NoLimits
 from headway.service.gateway.journey import Books
-from headway.service.gateway.limit_settings import RateLimitSettings
+from headway.service.gateway.limit_settings import LimitTable, RateLimitSettings
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.wire.transport import ReplicaState
 from tests.unit.service.gateway.fakes import (
@@ -304,7 +304,7 @@ def test_both_calls_of_a_cascade_are_one_record_and_one_reservation(
         ledger, limits = Kept(), Reserved()
         books = Books(limits, ledger, Prices(), time.time, "g")
         small, big = answering(saying("x", logprob)), answering(saying("y"))
-        limited = RateLimitSettings(default=Limits(tokens_per_minute=1000))
+        limited = LimitTable(RateLimitSettings(default=Limits(tokens_per_minute=1000)))
         others: Others = {BIG: big}
         async with site(
             replica=small, others=others, routes=CASCADE, books=books, rate_limits=limited
