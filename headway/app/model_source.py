@@ -1,5 +1,6 @@
 """From what `--model` says to a path: nothing, a path, or a model's id on a hub."""
 
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +29,8 @@ def locate(
     reference = None if Path(model).exists() else read_reference(model)
     if reference is None:
         return Located(model, ())
+    # Its library tells the hub what it runs in, unless this is set; no telemetry is our promise.
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     # Here and not above: the hub's library takes a quarter of a second.
     from headway.service.loaders.hub import fetch_from_hub
 
