@@ -75,7 +75,7 @@ def test_a_flag_goes_before_its_section(tmp_path: Path) -> None:
         ("class: vip", "class: gold", 11, "tenants[0].class: must be one of vip, standard"),
         ("name: lab", "name: acme", 15, "tenants[1].name: 'acme' is there twice"),
         ("name: acme", "name: a b", 10, "tenants[0].name: must be 1 to 64 characters"),
-        ("90000", "-1", 12, "tenants[0].limits.tokens_per_minute: must be from 1 to"),
+        ("90000", "-1", 12, "tenants[0].limits.tokens_per_minute: must be from 0 to"),
         ("keys_env", "key_env", 10, "tenants[0]: object contains unknown field `key_env`"),
         ("prompt: 0.10", "prompt: -1", 19, "prices.models.small.prompt: must be from 0 to"),
         ("512", "0", 22, "rate_limits.reserve_tokens: must be at least 1"),
@@ -107,6 +107,7 @@ def test_the_commented_file_of_the_repository_is_understood(
 ) -> None:
     monkeypatch.setenv("ACME_KEY", "k1")
     monkeypatch.setenv("BATCH_KEY", "k2")
+    monkeypatch.setenv("VLLM_KEY", "k3")
     file = Path(__file__).parents[3] / "deploy" / "headway.yaml"
     assert main(["config", "check", str(file)]) == 0
     assert "  tenants: 2 in the file" in capsys.readouterr().out
