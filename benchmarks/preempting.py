@@ -4,9 +4,9 @@
     .venv/bin/python benchmarks/preempting.py --json benchmarks/results/preempting.json
 
 The same requests in each run, on the CPU engine in this process: enough best-effort ones to keep
-all slots busy, and a short request at fixed times for every fifth of them. In the first way the
-short ones are best effort too and wait for a slot; in the others they are VIPs, each of which
-takes the slot of a running sequence: about 20 % of the sequences are stopped once. With a host
+all slots busy, and bursts of short requests at fixed times. In the first way the short ones are
+best effort too and wait for a slot; in the others they are VIPs, which take the slots of running
+sequences beyond those that are kept for VIPs: about 20 % of all sequences are stopped once. With a host
 tier a stopped sequence's blocks are kept there, without one they are computed again. The ways take
 turns; cost is the throughput that is missing against the first way, medians over the rounds.
 """
@@ -59,7 +59,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--requests", type=int, default=60, help="best-effort ones in a run")
-    parser.add_argument("--every", type=float, default=1.5, help="seconds between short ones")
+    parser.add_argument("--every", type=float, default=3.0, help="seconds between bursts")
+    parser.add_argument("--burst", type=int, default=6, help="short requests at a time")
+    parser.add_argument("--bursts", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -88,11 +90,11 @@ def workload(way: Way, options: argparse.Namespace, number: int) -> Workload:
     queue = draw(_mix("long", PROMPT, ANSWER, SloClass.INTERNAL), options.requests, rng, label="l")
     short = draw(
         _mix("short", SHORT_PROMPT, SHORT_ANSWER, way.slo_class),
-        options.requests // 5,
+        options.burst * options.bursts,
         rng,
         label="s",
     )
-    times = [Seconds(3.0 + options.every * index) for index in range(len(short))]
+    times = [Seconds(3.0 + options.every * (index // options.burst)) for index in range(len(short))]
     return Workload(
         arrivals=tuple(zip(times, short, strict=True)), queue=tuple(queue), num_clients=SLOTS + 4
     )

@@ -155,10 +155,10 @@ def run_engine(path: Path) -> int:
 
 def run_server(path: Path, arguments: list[str]) -> int:
     """The server's process: the real one, with another command for its engine."""
-    from headway.app import cli, gateway
+    from headway.app import cli
 
     command = (sys.executable, __file__, ENGINE, str(path))
-    gateway.Supervisor = partial(gateway.Supervisor, command=command)
+    engine.Supervisor = partial(engine.Supervisor, command=command)
     return cli.main(arguments)
 
 
