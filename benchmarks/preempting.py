@@ -6,9 +6,10 @@
 The same requests in each run, on the CPU engine in this process: enough best-effort ones to keep
 all slots busy, and bursts of short requests at fixed times. In the first way the short ones are
 best effort too and wait for a slot; in the others they are VIPs, which take the slots of running
-sequences beyond those that are kept for VIPs: about 20 % of all sequences are stopped once. With a
-host tier a stopped sequence's blocks are kept there, without one they are computed again. The ways take
-turns; cost is the throughput that is missing against the first way, medians over the rounds.
+sequences beyond those that are kept for VIPs: a fifth or more of all sequences are stopped. With
+a host tier a stopped sequence's blocks are kept there, without one they are computed again. The
+ways take turns; cost is the throughput that is missing against the first way, medians over the
+rounds.
 """
 
 from __future__ import annotations

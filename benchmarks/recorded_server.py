@@ -155,7 +155,7 @@ def run_engine(path: Path) -> int:
 
 def run_server(path: Path, arguments: list[str]) -> int:
     """The server's process: the real one, with another command for its engine."""
-    from headway.app import cli
+    from headway.app import cli, engine
 
     command = (sys.executable, __file__, ENGINE, str(path))
     engine.Supervisor = partial(engine.Supervisor, command=command)
