@@ -229,7 +229,10 @@ def _where(result: Result) -> str:
     machine = result["machine"]
     date = f", {result['date'][:10]}" if "date" in result else ""
     commit = f", commit {result['commit'][:12]}" if "commit" in result else ""
-    command = f", `{result['command']}`" if "command" in result else ""
+    # Options of our own scripts stand in the file; only those of `headway` are explained in docs/.
+    said = result.get("command", "")
+    said = said if said.startswith("headway") else said.split(" --")[0]
+    command = f", `{said}`" if said else ""
     return f"{link(result)}: {machine['cpu']}, {machine['cores']} cores{date}{commit}{command}."
 
 
