@@ -187,7 +187,6 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         pools=pools,
         slo_ttft=needs.settings.slo_ttft,
         api_keys=needs.settings.api_key,
-        clock=needs.clock,
     )
     return Assembled(Gateway(parts), models, exporter, accounts, tokens, reloadable)
 

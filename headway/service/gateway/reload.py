@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headway.core.base.clock import Clock
 from headway.core.route.table import PoolFacts, RoutesSettings
 from headway.core.tenancy.tenant import Tenant
 from headway.service.gateway.auth import KeyRing
@@ -33,7 +32,6 @@ class Reloadable(NamedTuple):
     pools: Sequence[PoolFacts]
     slo_ttft: Sequence[str]
     api_keys: Sequence[str]
-    clock: Clock
 
     def apply(self, change: Change) -> None:
         """Take it, for requests that come from now on; those under way end as they began.
