@@ -28,6 +28,7 @@ from headway.service.observe.clock import SystemClock
 from headway.service.openai.limits import ApiLimits
 from headway.service.upstream.pool import UpstreamPool
 from headway.service.upstream.settings import Timeouts, UpstreamSettings
+from tests.no_tls import NO_TLS
 
 CHAT = "/v1/chat/completions"
 HI = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
@@ -194,7 +195,8 @@ class Front:
         self.parts = parts
         self.pool = pool
         self.port = port
-        self.client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30.0)
+        url = f"http://127.0.0.1:{port}"
+        self.client = httpx.AsyncClient(base_url=url, timeout=60.0, verify=NO_TLS)
 
     async def chat(self, **fields: Any) -> httpx.Response:
         """A request and its whole answer."""
