@@ -12,6 +12,7 @@ import httpx
 import msgspec
 import uvloop
 
+from headway.core.base.clock import Clock
 from headway.core.base.errors import ReplicaLost, ReplicaNotReady
 from headway.core.base.units import Seconds
 from headway.core.engine.settings import EngineSettings
@@ -350,6 +351,12 @@ class Site:
                 found[series.removeprefix(name)] = float(value)
         return found
 
+    async def counted(self, **outcomes: float) -> None:
+        """Wait until these are all outcomes; a client that leaves does not see itself counted."""
+        async with asyncio.timeout(DEADLINE_S):
+            while await self.outcomes() != outcomes:
+                await asyncio.sleep(0.005)
+
     async def outcomes(self) -> dict[str, float]:
         """Requests by outcome, over all endpoints."""
         series = await self.metric("headway_requests_total")
@@ -400,6 +407,7 @@ async def site(
     limit_store: LimitStore | None = None,
     routes: Mapping[str, object] | None = None,
     images: Sequence[str] = (),
+    clock: Clock | None = None,
 ) -> AsyncGenerator[Site]:
     """A gateway that serves on a free loopback port until the block ends.
 
@@ -430,7 +438,7 @@ async def site(
                 )
                 for each, pool in [(names, fake), *(others or {}).items()]
             ],
-            clock=SystemClock(),
+            clock=clock or SystemClock(),
             version="1.2.3",
             books=books
             or Books(limit_store or NoLimits(), NoLedger(), NoPrices(), time.time, "test"),

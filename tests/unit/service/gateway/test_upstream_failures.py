@@ -218,7 +218,10 @@ def test_a_client_that_leaves_ends_its_request_upstream_at_once(*, has_begun: bo
         gone.set()
 
     async def scenario() -> None:
-        async with upstream(script) as theirs, front([theirs], kind=Kind.SGLANG, timeouts=PATIENT) as here:
+        async with (
+            upstream(script) as theirs,
+            front([theirs], kind=Kind.SGLANG, timeouts=PATIENT) as here,
+        ):
             reader, writer = await asyncio.open_connection("127.0.0.1", here.port)
             writer.write(post(CHAT, {**HI, **STREAM}, {}))
             await until(lambda: bool(theirs.seen))
