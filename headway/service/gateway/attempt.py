@@ -22,6 +22,7 @@ from headway.core.base.errors import (
     PromptTooLong,
     ReplicaError,
     ShuttingDown,
+    UpstreamTimeout,
 )
 from headway.core.base.units import Seconds
 from headway.core.messages.path import (
@@ -41,7 +42,7 @@ from headway.service.gateway.http import Exchange
 from headway.service.gateway.journey import Journey
 from headway.service.gateway.relay import Take
 from headway.service.gateway.routing import AnyRequest, Routed, Routing, bounded
-from headway.service.openai.forwarded import ForwardedRequest
+from headway.service.openai.forwarded import ForwardedRequest, plain
 from headway.service.openai.responses import Answer
 from headway.service.openai.schema import CompletionRequest
 from headway.service.upstream.forward import Outlet
@@ -83,8 +84,8 @@ class Attempt:
             return await self._answer(routed)
         text, seconds = instead
         try:
-            is_in_time = await self._within(seconds, self._answer(routed))
-        except DeadlineUnmeetable:  # the engine knows already that it will not be
+            is_in_time = await self._within(seconds, self._answer(_watched(routed)))
+        except (DeadlineUnmeetable, UpstreamTimeout):  # it is known already that it will not be
             if self._has_token.is_set():
                 raise
             is_in_time = False
@@ -92,11 +93,16 @@ class Attempt:
             await self._say(own, text)
 
     def _own(self, routed: Routed) -> Routed | None:
-        """The same with the request as an engine of ours takes it; None: none could."""
-        if not isinstance(routed.request, ForwardedRequest):
+        """The same with a request that an engine of ours would take, answered in the same form.
+
+        None where a text is no answer. What only another server understands is left out.
+        """
+        request = routed.request
+        if not isinstance(request, ForwardedRequest):
             return routed
+        kept = plain(request)
         try:
-            return routed._replace(request=self._ways.check(routed.request))
+            return None if kept is None else routed._replace(request=self._ways.check(kept))
         except ClientError:
             return None
 
@@ -240,6 +246,13 @@ class Attempt:
             usage = Usage(prompt_tokens=len(each.prompt), completion_tokens=0)
             end = Finished(request_id=each.id, reason=FinishReason.STOP, usage=usage)
             await self._ways.take(answer, end, index)
+
+
+def _watched(routed: Routed) -> Routed:
+    """The same, with its first token seen also where the client sees only the whole answer."""
+    if not isinstance(routed.request, ForwardedRequest):
+        return routed
+    return routed._replace(request=msgspec.structs.replace(routed.request, is_watched=True))
 
 
 def _scored(request: Request) -> Request:

@@ -57,6 +57,9 @@ class Draft:
         """Another server's complete answer."""
         self._pieces.append(_Piece(body, num_tokens, is_whole=True))
 
+    def begun(self) -> None:
+        """Nobody waits for the first token of a draft."""
+
     def forget(self) -> None:
         """It failed on the way: nothing of it can go out."""
         self._answer = None

@@ -130,6 +130,10 @@ class Outlet:
         await self._journey.close(Outcome.OK)
         await self._exchange.answer(200, body)
 
+    def begun(self) -> None:
+        """The first tokens of a complete answer are there; the client gets them with the rest."""
+        self._has_token()
+
 
 def call_of(
     exchange: Exchange,
