@@ -134,6 +134,19 @@ def parse_forwarded_completion(body: bytes, limits: ApiLimits) -> ForwardedReque
     return msgspec.structs.replace(request, num_prompts=num_prompts)
 
 
+def parse_forwarded_tokenize(body: bytes, limits: ApiLimits) -> ForwardedRequest:
+    """The request of `/tokenize`: a text, or the messages of a chat; raises a ClientError."""
+    fields = decode_object(body)
+    has_prompt, has_messages = (fields.get(name) is not None for name in ("prompt", "messages"))
+    if has_prompt == has_messages:
+        raise InvalidRequest("Send either 'prompt' or 'messages'.", param="prompt")
+    if has_messages:
+        return _chat({key: value for key, value in fields.items() if key != "prompt"}, limits)
+    if not isinstance(fields["prompt"], str):
+        raise InvalidRequest("'prompt' must be a text.", param="prompt")
+    return _shared({key: value for key, value in fields.items() if key != "messages"}, limits)
+
+
 def model_of(body: bytes, query: Mapping[str, str]) -> str | None:
     """The model that a body names, or None; raises InvalidRequest where it is no JSON object."""
     if query.get("model") is not None:

@@ -44,13 +44,13 @@ from headway.service.upstream.outgoing import (
 )
 from headway.service.upstream.pool import UpstreamPool, Wish
 from headway.service.upstream.replica import Lease
-from headway.service.upstream.settings import Kind, UpstreamSettings
+from headway.service.upstream.settings import UpstreamSettings
+from headway.service.upstream.token_calls import TokenCalls
 
 log = logging.getLogger(__name__)
 
 BYTES_PER_TOKEN = 4  # of text, where nobody counts
 RETRY_AFTER = Seconds(1.0)
-COUNTS = frozenset({Kind.VLLM, Kind.HEADWAY})  # have /tokenize
 
 
 class Outlet(Protocol):
@@ -126,6 +126,7 @@ class Forwarder:
         self._admitter = admitter
         self._clock = clock
         self._exporter = exporter
+        self.tokens = TokenCalls(pool)
 
     async def run(self, call: Call, outlet: Outlet, witness: Witness) -> None:
         """Answer it; raises what the client is to be told.
@@ -288,18 +289,10 @@ class Forwarder:
 
     async def _prompt_tokens(self, call: Call) -> int:
         """Tokens of the prompt: asked for where they matter and can be, else by its bytes."""
-        request = call.request
-        replica = self._pool.any_replica()
-        if call.counts_exactly and self._settings.kind in COUNTS and replica is not None:
-            body: dict[str, object] = {"model": self._settings.upstream_model}
-            for name in ("messages", "prompt", "tools", "chat_template_kwargs"):
-                if name in request.fields:
-                    body[name] = request.fields[name]
-            if request.num_prompts == 1 and not isinstance(body.get("prompt"), list):
-                counted = await self._pool.prober.count(replica, msgspec.json.encode(body))
-                if counted is not None:
-                    return counted
-        return max(1, request.prompt_bytes() // BYTES_PER_TOKEN)
+        counted = await self.tokens.count(call.request) if call.counts_exactly else None
+        if counted is not None:
+            return counted
+        return max(1, call.request.prompt_bytes() // BYTES_PER_TOKEN)
 
 
 class _Gathering:
