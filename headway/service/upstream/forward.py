@@ -23,6 +23,7 @@ from headway.core.messages.path import Event, Finished
 from headway.core.route.admit import Admitter
 from headway.core.route.retry import Tries
 from headway.core.route.text_prefix import text_names
+from headway.core.route.upstream_line import Newcomer
 from headway.core.route.upstream_metrics import (
     UPSTREAM_ATTEMPTS,
     UPSTREAM_ESTIMATED,
@@ -30,6 +31,7 @@ from headway.core.route.upstream_metrics import (
 )
 from headway.service.observe.prometheus import Labelled
 from headway.service.openai.forwarded import ForwardedRequest
+from headway.service.openai.schema import Asker
 from headway.service.upstream.answers import Shown
 from headway.service.upstream.attempt import Attempt, Refused
 from headway.service.upstream.failures import Refusal
@@ -158,7 +160,8 @@ class Forwarder:
         await witness.sized(prompt_tokens, most * num_choices)
         streamed = as_stream(request) if request.is_watched and not request.stream else None
         body = outgoing_body(streamed or request, settings, call.id, call.bound)
-        wish = Wish(text_names(request.texts(), salt_of(request)), request.asker.slo_class)
+        names = text_names(request.texts(), salt_of(request))
+        wish = Wish(names, _newcomer(request.asker, prompt_tokens, self._clock.now() - began))
         self._pool.budget.came(began)
         tries, tried = Tries(self._pool.budget), set[str]()
         error: HeadwayError | None = None
@@ -182,8 +185,7 @@ class Forwarder:
                     self._count(lease, "cancelled")
                     self._pool.abort(lease.replica, call.id)
                     raise
-                lease.replica.breaker.succeeded(self._clock.now())
-                self._count(lease, "ok")
+                self._succeeded(attempt, ended)
                 if gathered is not None:
                     data = gathered.body(ended.usage)
             return await self._end(call, outlet, witness, data, self._timed(ended, attempt, began))
@@ -221,6 +223,14 @@ class Forwarder:
             return attempt.last(int(time.time()))
         finally:
             attempt.close()
+
+    def _succeeded(self, attempt: Attempt, ended: Finished) -> None:
+        lease = attempt.lease
+        lease.replica.breaker.succeeded(self._clock.now())
+        lease.num_tokens = ended.usage.completion_tokens
+        if attempt.first_at is not None:
+            self._pool.line.began(attempt.first_at - attempt.began)
+        self._count(lease, "ok")
 
     def _failed(
         self,
@@ -317,6 +327,18 @@ class _Gathering:
 
     def begun(self) -> None:
         """Told by `stream`."""
+
+
+def _newcomer(asker: Asker, prompt_tokens: int, passed: float) -> Newcomer:
+    """Its place in the line goes by that; `passed` are the seconds since it came."""
+    tenant, budget = asker.tenant, asker.first_token_budget_s
+    return Newcomer(
+        slo_class=asker.slo_class,
+        tenant=tenant.name,
+        weight=tenant.weight,
+        tokens=prompt_tokens,
+        budget_s=None if budget is None else max(0.0, budget - passed),
+    )
 
 
 def _refusal(failed: Refused | HeadwayError) -> Refusal:

@@ -43,6 +43,7 @@ class Modality(StrEnum):
 
 
 SCORES = frozenset({Kind.VLLM, Kind.SGLANG, Kind.LLAMACPP, Kind.HEADWAY})  # give logprobs
+PRIORITY = frozenset({Kind.VLLM, Kind.SGLANG})  # can schedule by a request's `priority`
 HEALTH_PATHS = {
     Kind.VLLM: "/health",
     Kind.SGLANG: "/health",
@@ -86,6 +87,8 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     probe_interval: float = 2.0  # seconds
     max_concurrent: int = 256  # requests at one replica
     max_waiting: int = 256  # requests that wait here for a replica with room
+    ageing: float = 30.0  # seconds of waiting here that lift a request by one class
+    priority: bool = False  # tell the server each request's class, where it schedules by that
     max_skew: int = 2  # most requests that a warm replica may have more than the idlest
     retries: RetrySettings = RetrySettings()
     breaker: BreakerSettings = BreakerSettings()
@@ -171,6 +174,11 @@ def check(settings: UpstreamSettings, where: str = "upstream") -> None:
             f"{where}.health_path", f"must begin with /, got {settings.health_path!r}"
         )
     _check_numbers(settings, where)
+    if settings.priority and settings.kind not in PRIORITY:
+        raise InvalidSetting(
+            f"{where}.priority",
+            f"needs kind {' or '.join(sorted(PRIORITY))}; {settings.kind} knows no priorities",
+        )
     if settings.tls.key_file is not None and settings.tls.cert_file is None:
         raise InvalidSetting(f"{where}.tls.key_file", "needs cert_file beside it")
     needs_port = len(settings.urls) > 1 and not any("{port}" in word for word in settings.launch)
@@ -241,7 +249,9 @@ def _check_headers(headers: dict[str, str], where: str) -> None:
 
 def _check_numbers(settings: UpstreamSettings, where: str) -> None:
     positive = {f"timeouts.{name}": value for name, value in _floats(settings.timeouts)}
-    positive |= {name: getattr(settings, name) for name in ("probe_interval", "launch_timeout")}
+    positive |= {
+        name: getattr(settings, name) for name in ("probe_interval", "launch_timeout", "ageing")
+    }
     for name in ("max_concurrent", "max_answer_bytes"):
         positive[name] = getattr(settings, name)
     if settings.context_length is not None:
