@@ -232,7 +232,7 @@ class _Process:
         try:
             if await self._first_of(self._wait_ready(), http):
                 give_back()
-                self._show_ready()
+                self._show_ready(parts.reloadable.keys.is_open)
                 await self._first_of(asyncio.Event().wait(), http)
             await self._drain(parts.gateway)
         finally:
@@ -356,7 +356,7 @@ class _Process:
             )
         )
 
-    def _show_ready(self) -> None:
+    def _show_ready(self, is_open: bool) -> None:
         self._opened.progress.close()
         models = [
             Shown(engine.model.name, engine.pool.view().hello, engine.model.sampling)
@@ -364,4 +364,5 @@ class _Process:
         ]
         others = [(each.settings.names[0], each.told()) for each in self._upstreams]
         took_s = time.monotonic() - self._began
-        print(banner(url_of(self._opened.listener), models, took_s, others), flush=True)
+        url = url_of(self._opened.listener)
+        print(banner(url, models, took_s, others, needs_key=not is_open), flush=True)

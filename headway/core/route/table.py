@@ -29,6 +29,7 @@ class PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...]  # the first is the one that routes use
     modalities: tuple[str, ...] = ()  # that it takes beside text
     is_own: bool = True  # engines of ours answer, and not other servers
+    has_logprobs: bool = True  # its answers can be scored, as a cascade's first one has to be
 
 
 class RouteSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -230,11 +231,12 @@ def _check_cascade(cascade: CascadeSettings, where: str, pools: Sequence[PoolFac
     check_pool(cascade.then, f"{where}.then", known)
     if cascade.first == cascade.then:
         raise InvalidSetting(f"{where}.then", f"must differ from first, got {cascade.then!r} twice")
-    if not next(pool.is_own for pool in pools if pool.names[0] == cascade.first):
+    if not next(pool.has_logprobs for pool in pools if pool.names[0] == cascade.first):
         raise InvalidSetting(
             f"{where}.first",
-            f"{cascade.first!r} is answered by another server, whose log-probabilities are not "
-            f"read; the first pool must be an engine of ours",
+            f"{cascade.first!r} is answered by a server that is not known to give "
+            f"log-probabilities, by which the first answer is judged; if it does, set its "
+            f"upstream.logprobs: true",
         )
     if not -100.0 <= cascade.min_mean_logprob <= 0.0:
         raise InvalidSetting(

@@ -14,6 +14,7 @@ from headway.core.base.errors import (
     CapacityError,
     HeadwayError,
     ReplicaNotReady,
+    UpstreamBroken,
     UpstreamError,
     UpstreamTimeout,
 )
@@ -32,6 +33,7 @@ from headway.service.openai.forwarded import ForwardedRequest
 from headway.service.upstream.answers import Shown
 from headway.service.upstream.attempt import Attempt, Refused
 from headway.service.upstream.failures import Refusal
+from headway.service.upstream.gather import Gathered, as_stream
 from headway.service.upstream.outgoing import (
     TARGETS,
     check_modalities,
@@ -42,7 +44,7 @@ from headway.service.upstream.outgoing import (
 )
 from headway.service.upstream.pool import UpstreamPool, Wish
 from headway.service.upstream.replica import Lease
-from headway.service.upstream.settings import Kind
+from headway.service.upstream.settings import Kind, UpstreamSettings
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +65,10 @@ class Outlet(Protocol):
 
     async def whole(self, body: bytes, num_tokens: int) -> None:
         """A complete answer."""
+        ...
+
+    def begun(self) -> None:
+        """The first tokens of a complete answer are there."""
         ...
 
 
@@ -149,7 +155,8 @@ class Forwarder:
         most = witness.reserved_for(most_tokens(request, settings, call.bound), request.max_tokens)
         num_choices = request.n * request.num_prompts
         await witness.sized(prompt_tokens, most * num_choices)
-        body = outgoing_body(request, settings, call.id, call.bound)
+        streamed = as_stream(request) if request.is_watched and not request.stream else None
+        body = outgoing_body(streamed or request, settings, call.id, call.bound)
         wish = Wish(text_names(request.texts(), salt_of(request)), request.asker.slo_class)
         self._pool.budget.came(began)
         tries, tried = Tries(self._pool.budget), set[str]()
@@ -161,10 +168,13 @@ class Forwarder:
                 witness.forwarded(sent)
                 self._admitter.started(call.id, num_choices, prompt_tokens)
                 attempt = Attempt(lease, settings, self._clock, call.shown)
+                gathered = None if streamed is None else Gathered()
+                out = outlet if gathered is None else _Gathering(gathered, outlet, settings)
                 try:
-                    data, ended = await self._attempt(call, body, attempt, outlet, witness)
+                    data, ended = await self._attempt(call, body, attempt, out, witness)
                 except (Refused, HeadwayError) as failed:
-                    error = self._failed(call, lease, failed, tries, has_begun=attempt.has_begun)
+                    has_begun = attempt.has_begun and gathered is None
+                    error = self._failed(call, lease, failed, tries, has_begun=has_begun)
                     tried.add(label)
                     continue
                 except BaseException:
@@ -173,6 +183,8 @@ class Forwarder:
                     raise
                 lease.replica.breaker.succeeded(self._clock.now())
                 self._count(lease, "ok")
+                if gathered is not None:
+                    data = gathered.body(ended.usage)
             return await self._end(call, outlet, witness, data, self._timed(ended, attempt, began))
 
     async def _lease(self, wish: Wish, tried: set[str], error: HeadwayError | None) -> Lease:
@@ -194,7 +206,7 @@ class Forwarder:
         headers = {"x-request-id": call.id, **call.passed}
         head = outgoing_head(endpoint, target.path, self._settings, self._pool.key, headers)
         try:
-            if not call.request.stream:
+            if not call.request.stream and not isinstance(outlet, _Gathering):
                 return await attempt.whole(call.id, head, body, call.request.prompt_bytes())
             estimate = call.request.prompt_bytes() // BYTES_PER_TOKEN
             async with aclosing(attempt.events(call.id, head, body, estimate)) as events:
@@ -288,6 +300,30 @@ class Forwarder:
                 if counted is not None:
                     return counted
         return max(1, request.prompt_bytes() // BYTES_PER_TOKEN)
+
+
+class _Gathering:
+    """Where the stream of an answer goes that its client wants whole."""
+
+    def __init__(self, gathered: Gathered, outlet: Outlet, settings: UpstreamSettings) -> None:
+        self._gathered = gathered
+        self._outlet = outlet
+        self._most = settings.max_answer_bytes
+
+    async def stream(self, data: bytes, num_tokens: int, *, is_last: bool) -> None:
+        """Put together; raises UpstreamBroken for more than may be kept."""
+        self._gathered.feed(data)
+        if self._gathered.size > self._most:
+            raise UpstreamBroken(f"its answer has more than {self._most} bytes", RETRY_AFTER)
+        if num_tokens:
+            self._outlet.begun()
+
+    async def whole(self, body: bytes, num_tokens: int) -> None:
+        """It was asked for as a stream."""
+        raise AssertionError("a stream is never whole")
+
+    def begun(self) -> None:
+        """Told by `stream`."""
 
 
 def _refusal(failed: Refused | HeadwayError) -> Refusal:

@@ -42,6 +42,7 @@ class Modality(StrEnum):
     FILE = "file"
 
 
+SCORES = frozenset({Kind.VLLM, Kind.SGLANG, Kind.LLAMACPP, Kind.HEADWAY})  # give logprobs
 HEALTH_PATHS = {
     Kind.VLLM: "/health",
     Kind.SGLANG: "/health",
@@ -91,6 +92,7 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     modalities: tuple[Modality, ...] = ()  # beside text
     remote_media: bool = False  # let the upstream fetch URLs that clients name
     context_length: int | None = None  # tokens; shown in /v1/models
+    logprobs: bool | None = None  # whether it gives log-probabilities; None: by kind
     stream_usage: bool = True  # ask for usage in every stream; off for servers that refuse it
     max_answer_bytes: int = 64 * 1024 * 1024  # of an answer that is not streamed
     launch: tuple[str, ...] = ()  # command of a server that this gateway starts, one a URL
@@ -111,6 +113,11 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     def upstream_model(self) -> str:
         """The model's name in requests that are sent."""
         return self.model if self.model is not None else self.names[0]
+
+    @property
+    def has_logprobs(self) -> bool:
+        """Whether its answers can be scored."""
+        return self.kind in SCORES if self.logprobs is None else self.logprobs
 
     @property
     def probe_path(self) -> str | None:
@@ -259,4 +266,5 @@ def facts_of(settings: UpstreamSettings) -> PoolFacts:
         names=settings.names,
         modalities=tuple(each.value for each in settings.modalities),
         is_own=False,
+        has_logprobs=settings.has_logprobs,
     )
