@@ -22,7 +22,7 @@ from headway.app.fleet import OpenedModel, check_names, fitted, opened
 from headway.app.limits import TenantLimits
 from headway.app.model_source import locate
 from headway.app.reload import Again, Reloader
-from headway.app.sections import check_against
+from headway.app.sections import check_against, with_line
 from headway.app.settings import Settings
 from headway.app.settle import give_back
 from headway.app.stores import Stores, access_of, keeper_of, open_stores
@@ -99,7 +99,7 @@ def serve(models: Sequence[Settings], again: Again | None = None) -> int:
     try:
         admin_listener = bind_admin(settings.gateway)
         stores = open_stores(settings)
-        others = open_upstreams(models)
+        others = with_line(settings.file, lambda: open_upstreams(models))
         own = open_all(models, progress)
         found = Opened(settings, listener, own, progress, stores, admin_listener, others)
         found = found._replace(began=tuple(models), again=again)
@@ -128,7 +128,7 @@ def open_all(models: Sequence[Settings], progress: ConsoleProgress) -> list[Open
     pools = [PoolFacts(names=each.names) for each in found]
     pools += [facts_of(each) for each in others]
     settings = models[0]
-    check_against(pools, settings.routes, settings.prices, settings.file)
+    check_against(pools, settings.routes, settings.prices, settings.file, settings.tenants)
     fitted(found, available_bytes())
     return found
 
@@ -232,7 +232,7 @@ class _Process:
         try:
             if await self._first_of(self._wait_ready(), http):
                 give_back()
-                self._show_ready()
+                self._show_ready(parts.reloadable.keys.is_open)
                 await self._first_of(asyncio.Event().wait(), http)
             await self._drain(parts.gateway)
         finally:
@@ -356,7 +356,7 @@ class _Process:
             )
         )
 
-    def _show_ready(self) -> None:
+    def _show_ready(self, is_open: bool) -> None:
         self._opened.progress.close()
         models = [
             Shown(engine.model.name, engine.pool.view().hello, engine.model.sampling)
@@ -364,4 +364,5 @@ class _Process:
         ]
         others = [(each.settings.names[0], each.told()) for each in self._upstreams]
         took_s = time.monotonic() - self._began
-        print(banner(url_of(self._opened.listener), models, took_s, others), flush=True)
+        url = url_of(self._opened.listener)
+        print(banner(url, models, took_s, others, needs_key=not is_open), flush=True)

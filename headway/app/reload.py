@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from headway.app.sections import TenantEntry, check_against, keys_of
+from headway.app.sections import TenantEntry, check_against, keys_of, with_line
 from headway.app.settings import Settings
 from headway.core.base.errors import InvalidSetting, StartError
 from headway.core.tenancy.limits import UNLIMITED
@@ -65,7 +65,9 @@ class Reloader:
                     f"{settings.file}: models[{index}]",
                     f"differs from the start in {', '.join(changed)}; that takes a restart",
                 )
-        check_against(self._gateway.pools, settings.routes, settings.prices, settings.file)
+        check_against(
+            self._gateway.pools, settings.routes, settings.prices, settings.file, settings.tenants
+        )
         return settings
 
 
@@ -98,7 +100,7 @@ def _started(settings: Settings) -> Settings:
 def _change(settings: Settings) -> Change:
     """What the gateway is told; raises InvalidSetting."""
     by_flag = read_tenants(settings.gateway.tenant)
-    keys = [*by_flag, *keys_of(settings.tenants)]
+    keys = [*by_flag, *with_line(settings.file, lambda: keys_of(settings.tenants))]
     check_admin_keys(
         settings.gateway.admin_key, [*settings.gateway.api_key, *(key for key, _ in keys)]
     )

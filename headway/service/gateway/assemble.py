@@ -44,6 +44,7 @@ from headway.service.observe.prometheus import Exporter, Labelled, Sample
 from headway.service.openai.limits import ApiLimits
 from headway.service.upstream.forward import Forwarder
 from headway.service.upstream.pool import UpstreamPool
+from headway.service.upstream.settings import facts_of
 from headway.service.wire.transport import Pool
 
 NO_MODEL = "unknown"  # label of requests that end before their model is known, beside several
@@ -65,6 +66,11 @@ class ModelNeeds(NamedTuple):
         """For clients; the first is its own."""
         return self.model.names
 
+    @property
+    def facts(self) -> PoolFacts:
+        """What routes have to know of it."""
+        return PoolFacts(names=self.names, modalities=self.modalities)
+
 
 class UpstreamNeeds(NamedTuple):
     """What one model behind other servers brings."""
@@ -78,9 +84,9 @@ class UpstreamNeeds(NamedTuple):
         return self.pool.settings.names
 
     @property
-    def modalities(self) -> tuple[str, ...]:
-        """What it takes beside text."""
-        return tuple(each.value for each in self.pool.settings.modalities)
+    def facts(self) -> PoolFacts:
+        """What routes have to know of it."""
+        return facts_of(self.pool.settings)
 
 
 class Access(NamedTuple):
@@ -148,10 +154,7 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         exporter.add_source(needs.keeper.samples)
     if needs.limit_state is not None:
         exporter.add_source(partial(samples, needs.limit_state))
-    pools = [
-        PoolFacts(names=each.names, modalities=each.modalities, is_own=isinstance(each, ModelNeeds))
-        for each in needs.models
-    ]
+    pools = [each.facts for each in needs.models]
     table = make_table(needs.routes, pools)
     models = Models([_serve(each, needs, exporter) for each in needs.models], table.names)
     condition = Condition(
