@@ -55,8 +55,8 @@ class OwnModel:
         await self.engine.wait_ready()
 
     async def wait_answers(self) -> None:
-        """The same: what has loaded answers."""
-        await self.wait_ready()
+        """The same: what has loaded answers. Its error leaves its place to who knows it."""
+        await self.engine.pool.wait_ready()
 
     def needs(self) -> ModelNeeds:
         """What it brings to the gateway, once it was read."""
