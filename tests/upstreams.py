@@ -227,7 +227,7 @@ async def front(
     upstreams: Sequence[FakeUpstream | str],
     *,
     gateway: GatewaySettings | None = None,
-    beside: Sequence[ModelNeeds] = (),
+    beside: Sequence[ModelNeeds | UpstreamNeeds] = (),
     routes: RoutesSettings | None = None,
     books: Books | None = None,
     limits: RateLimitSettings | None = None,

@@ -182,7 +182,7 @@ class _Process:
         try:
             if await self._first_of(self._models.wait_ready(), http):
                 give_back()
-                self._show_ready()
+                self._show_ready(parts.reloadable.keys.is_open)
                 beside.append(asyncio.create_task(self._reload_when_asked(parts)))
                 await self._first_of(asyncio.Event().wait(), http)
             await self._drain(parts.gateway)
@@ -268,7 +268,7 @@ class _Process:
             )
         )
 
-    def _show_ready(self) -> None:
+    def _show_ready(self, is_open: bool) -> None:
         self._opened.progress.close()
         models = [
             Shown(each.name, each.engine.pool.view().hello, each.opened.sampling)
@@ -276,4 +276,5 @@ class _Process:
         ]
         others = [(each.name, each.pool.told()) for each in self._models.others]
         took_s = time.monotonic() - self._began
-        print(banner(url_of(self._opened.listener), models, took_s, others), flush=True)
+        url = url_of(self._opened.listener)
+        print(banner(url, models, took_s, others, needs_key=not is_open), flush=True)

@@ -7,7 +7,7 @@ import msgspec
 
 from headway.app.fleet import OpenedModel, check_names, fitted, opened
 from headway.app.model_source import locate
-from headway.app.sections import check_against
+from headway.app.sections import check_against, with_line
 from headway.app.settings import Settings
 from headway.app.upstreams import OpenedUpstream, open_upstreams
 from headway.core.route.table import PoolFacts
@@ -32,7 +32,9 @@ def open_models(
     running  models of ours, by their places, that run as they are set here: they are not opened
              again, and what they take of the memory is taken already
     """
-    others = {each.place: each for each in open_upstreams(models)}
+    settings = models[0]
+    read = with_line(settings.file, lambda: open_upstreams(models))
+    others = {each.place: each for each in read}
     before = running or {}
     found: list[AnyOpened] = []
     for index, each in enumerate(models):
@@ -45,9 +47,8 @@ def open_models(
             found.append(opened(with_names, index, len(models), file))
     own = [each for each in found if isinstance(each, OpenedModel)]
     check_names(own, [each.settings for each in others.values()])
-    settings = models[0]
     pools = [facts(each) for each in found]
-    check_against(pools, settings.routes, settings.prices, settings.file)
+    check_against(pools, settings.routes, settings.prices, settings.file, settings.tenants)
     fitted([each for each in own if each not in before.values()], available_bytes())
     return found
 

@@ -24,7 +24,7 @@ from headway.app.opening import AnyOpened, open_models
 from headway.app.options import OPTIONS
 from headway.app.reload_state import ReloadState, hash_of
 from headway.app.running import AnyRunning, OtherModel, OwnModel, RunningModels
-from headway.app.sections import TenantEntry, keys_of
+from headway.app.sections import TenantEntry, keys_of, with_line
 from headway.app.settings import Settings
 from headway.core.base.errors import InvalidSetting, StartError
 from headway.core.tenancy.limits import UNLIMITED
@@ -259,7 +259,7 @@ def _the_same(opened: Sequence[AnyOpened], running: Sequence[OtherModel]) -> dic
 def _check_keys(settings: Settings) -> None:
     """Raise InvalidSetting for keys that cannot be."""
     by_flag = read_tenants(settings.gateway.tenant)
-    keys = [*by_flag, *keys_of(settings.tenants)]
+    keys = [*by_flag, *with_line(settings.file, lambda: keys_of(settings.tenants))]
     check_admin_keys(
         settings.gateway.admin_key, [*settings.gateway.api_key, *(key for key, _ in keys)]
     )

@@ -21,7 +21,7 @@ from headway.core.route.routing_metrics import (
 )
 from headway.core.route.table import AT, Found, unknown
 from headway.core.tenancy.tenant import SloClass, Tenant
-from headway.service.gateway.forwarded import ask_of_forwarded
+from headway.service.gateway.forwarded import ServedUpstream, ask_of_forwarded
 from headway.service.gateway.generate import Request
 from headway.service.gateway.http import Exchange
 from headway.service.gateway.models import AnyServed
@@ -268,10 +268,16 @@ def state_of(served: AnyServed) -> PoolState:
     waiting, rate = admitter.waiting_tokens, 0.0
     if status is not None:
         waiting, rate = max(waiting, status.waiting_tokens), status.prefill_rate
+    wait, best_effort = waiting / rate if rate else 0.0, 0.0
+    if isinstance(served, ServedUpstream):
+        wait = served.pool.line.wait(SloClass.STANDARD)
+        best_effort = served.pool.line.wait(SloClass.INTERNAL)
+    elif status is not None:
+        best_effort = status.best_effort_wait_s
     return PoolState(
         is_up=is_up or view.state in WAKES,
-        wait_s=waiting / rate if rate else 0.0,
-        best_effort_wait_s=status.best_effort_wait_s if status is not None else 0.0,
+        wait_s=wait,
+        best_effort_wait_s=best_effort,
         queue_share=max(
             admitter.num_choices / limits.max_choices, waiting / limits.max_waiting_tokens
         ),

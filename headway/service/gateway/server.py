@@ -20,13 +20,14 @@ from headway.core.base.errors import (
 from headway.core.base.metrics import Outcome
 from headway.core.base.units import Seconds
 from headway.core.messages.path import EngineRequest, Event
+from headway.core.route.cascade import Confidence
 from headway.core.tenancy.tenant import Principal, Tenant, lowered, read_targets
 from headway.service.gateway.admin_routes import AdminRoutes
 from headway.service.gateway.attempt import Attempt, Ways
 from headway.service.gateway.auth import KeyRing
 from headway.service.gateway.encode import off_loop
 from headway.service.gateway.flights import Flights
-from headway.service.gateway.forwarded import PARSERS, Outlet, ServedUpstream, call_of
+from headway.service.gateway.forwarded import PARSERS, Outlet, ServedUpstream, call_of, judged
 from headway.service.gateway.generate import GENERATORS, Generator, Request
 from headway.service.gateway.heartbeat import PATH as BEAT_PATH
 from headway.service.gateway.heartbeat import Beats
@@ -46,6 +47,7 @@ from headway.service.openai.forwarded import ForwardedRequest, model_of
 from headway.service.openai.limits import ApiLimits
 from headway.service.openai.responses import Answer, AnswerHead
 from headway.service.openai.schema import Asker
+from headway.service.upstream.forward import Outlet as AnyOutlet
 
 log = logging.getLogger(__name__)
 
@@ -240,16 +242,20 @@ class Gateway:
             return generator.answer(head(by), by.request, made, tokenizer)
 
         async def forward(
-            by: Routed, sent: ForwardedRequest, call_id: str, has_token: Callable[[], None]
+            by: Routed,
+            sent: ForwardedRequest,
+            call_id: str,
+            outlet: AnyOutlet,
+            judge: Confidence | None,
         ) -> None:
             assert isinstance(by.served, ServedUpstream)
             call = call_of(exchange, generator.name, sent, head(by), journey, call_id)
-            outlet = Outlet(exchange, stream, journey, has_token)
-            await by.served.forwarder.run(call, outlet, journey)
+            await by.served.forwarder.run(judged(call, judge), outlet, journey)
 
         sink = _Sink(exchange, stream if request.stream else None, journey)
-        check = partial(self._checked, exchange, generator, routed.plan)
-        ways = Ways(make, sink.take, forward, check)
+        outlet = partial(Outlet, exchange, stream, journey)
+        checked = partial(self._checked, exchange, generator, routed.plan)
+        ways = Ways(make, sink.take, forward, outlet, checked)
         await Attempt(exchange, parts.routing, journey, ways).run(routed)
 
     async def _read(
