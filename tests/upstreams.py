@@ -15,14 +15,13 @@ from headway.core.route.table import RoutesSettings
 from headway.service.gateway.assemble import (
     Assembled,
     GatewayNeeds,
-    ModelNeeds,
-    UpstreamNeeds,
     assemble,
 )
 from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.journey import Books
 from headway.service.gateway.lifecycle import HttpServer, bind
 from headway.service.gateway.limit_settings import LimitTable, RateLimitSettings
+from headway.service.gateway.serving import ModelNeeds, UpstreamNeeds
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.observe.clock import SystemClock
 from headway.service.openai.limits import ApiLimits

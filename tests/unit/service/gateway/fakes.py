@@ -31,7 +31,7 @@ from headway.core.messages.path import (
 from headway.core.route.admit import Admitter
 from headway.core.route.table import RoutesSettings
 from headway.core.tenancy.limits import LimitStore
-from headway.service.gateway.assemble import Access, GatewayNeeds, ModelNeeds, assemble
+from headway.service.gateway.assemble import Access, GatewayNeeds, assemble
 from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.journey import Books
@@ -40,6 +40,7 @@ from headway.service.gateway.lifecycle import HttpServer, bind
 from headway.service.gateway.limit_settings import LimitTable
 from headway.service.gateway.model import ServedModel
 from headway.service.gateway.server import Gateway
+from headway.service.gateway.serving import ModelNeeds
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.gateway.totals import PoolTotals
 from headway.service.observe.clock import SystemClock
