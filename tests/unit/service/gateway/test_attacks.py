@@ -382,7 +382,7 @@ def test_security_paths_01_no_name_of_a_request_reaches_the_disk(tmp_path: Path)
                             "/admin/tenants", json={"name": name}, headers=ADMIN
                         ),
                         await here.client.get(
-                            "/health", headers={"x-request-id": name.encode("unicode_escape")}
+                            "/health", headers={b"x-request-id": name.encode("unicode_escape")}
                         ),
                     ]
             assert not [path for path in touched if "7q" in path.lower() or "CON" in path]
