@@ -6,7 +6,7 @@ the word of a version alone asks for that version of the default route.
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -115,6 +115,15 @@ def check(settings: RoutesSettings, pools: Sequence[PoolFacts]) -> None:
             "routes.default",
             f"{settings.default!r} is no name of a route or pool; there are {_listed(served)}",
         )
+
+
+def names_of(settings: RoutesSettings) -> Iterator[str]:
+    """Every name that routes add for clients, aliases too."""
+    for route in settings.names:
+        yield route.name
+        yield from route.aliases
+    if settings.auto is not None:
+        yield settings.auto.name
 
 
 class RouteTable:
