@@ -81,6 +81,11 @@ class KvManager:
         return self._pool.num_cached
 
     @property
+    def num_shared(self) -> Tokens:
+        """Positions that open tables list beyond once: their K and V are there for several."""
+        return Tokens(self._pool.num_shared * self.block_size)
+
+    @property
     def num_available(self) -> Blocks:
         """Blocks that a sequence could get now."""
         return Blocks(self._pool.num_free + self._pool.num_cached)
