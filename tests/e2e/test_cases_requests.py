@@ -11,7 +11,7 @@ import pytest
 
 from headway.service.loaders.model_files import ModelFile
 from headway.service.loaders.tokenizer_files import build_tokenizer
-from tests.e2e.server import Server, until
+from tests.e2e.server import SLOWNESS, Server, until
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 USER_HI = [{"role": "user", "content": "Hi"}]
@@ -273,7 +273,7 @@ def test_gateway_health_02_a_huge_body_does_not_stop_the_others(server: Server) 
             pass  # refused and closed while the body was still being sent
     stop.set()
     watcher.join()
-    assert slowest < 1.0
+    assert slowest < 3.0 * SLOWNESS
 
 
 def test_security_deserialization_02_internal_fields_are_not_taken(server: Server) -> None:

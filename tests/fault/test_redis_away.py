@@ -15,8 +15,8 @@ from headway.service.store.redis_limits import RedisLimits, RedisSettings
 from headway.service.store.shared_limits import AWAY_RETRY_S, SharedLimits
 from tests.services.servers import Redis, redis_at_work
 
-DEADLINE_S = 30.0
-TIMEOUT_S = 0.5
+DEADLINE_S = 90.0
+TIMEOUT_S = 1.5  # a Redis on a busy machine is not away
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def redis() -> Iterator[Redis]:
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(2 * DEADLINE_S):
             await scenario()
 
     asyncio.run(bounded())

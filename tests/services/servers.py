@@ -8,7 +8,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -20,7 +19,9 @@ import psycopg
 import pytest
 import redis
 
-START_S = 30.0
+from tests.ports import free_port as free_port  # for those who start servers here
+
+START_S = 60.0
 POLL_S = 0.02
 FAST = ("fsync=off", "full_page_writes=off", "shared_buffers=32MB")
 NEED = "{} is missing, which these tests need; run tools/services.sh, which says how to install it"
@@ -174,13 +175,6 @@ def redis_at_work() -> Iterator[Redis]:
             yield server
         finally:
             server.stop(signal.SIGTERM)
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def postgres_bin() -> Path:
