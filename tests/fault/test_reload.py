@@ -42,7 +42,6 @@ async def keep_streaming(here: Serving, is_over: asyncio.Event) -> int:
     return count
 
 
-@pytest.mark.spec("A3")
 def test_models_come_change_and_leave_under_streams_of_which_none_is_lost(
     tmp_path: Path, files: dict[str, str]
 ) -> None:
