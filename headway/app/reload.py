@@ -243,7 +243,8 @@ def _unchanged(models: Sequence[Settings], running: Sequence[OwnModel]) -> dict[
     found: dict[int, OwnModel] = {}
     for index, each in enumerate(models):
         for own in running:
-            if own not in found.values() and _of_model(own.given) == _of_model(each):
+            is_as = _of_model(own.given) == _of_model(each) and own.has_its_file()
+            if is_as and own not in found.values():
                 found[index] = own
                 break
     return found
