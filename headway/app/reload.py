@@ -1,10 +1,10 @@
 """The configuration file read again, at SIGHUP: all of it is right and taken, or none of it.
 
-A reload changes models, tenants and keys, routes, prices, limits and what is logged. A model that is as it was
-goes on untouched. One that is new, or set otherwise, is started beside the others first; once it
-answers, requests that come are routed by the new configuration, and those under way end where
-they are. A model that is left out ends after the last of them. Where anything is wrong, or does
-not start, what was in force stays so.
+A reload changes models, tenants and keys, routes, prices, limits and what is logged. A model that
+is as it was goes on untouched. One that is new, or set otherwise, is started beside the others
+first; once it answers, requests that come are routed by the new configuration, and those under way
+end where they are. A model that is left out ends after the last of them. Where anything is wrong,
+or does not start, what was in force stays so.
 
 What the process itself was started with (addresses, stores, bounds) takes a restart: a file in
 which that differs is refused as a whole, so that nobody believes in a change that did not happen.
