@@ -6,6 +6,7 @@ import logging
 import msgspec
 
 from headway.core.base.errors import HeadwayError
+from headway.service.upstream.http1 import NotTrusted
 from headway.service.upstream.outgoing import outgoing_head, probe_head
 from headway.service.upstream.replica import UpstreamReplica
 from headway.service.upstream.settings import Kind, UpstreamSettings
@@ -33,6 +34,8 @@ class Prober:
             status, _ = await self._get(
                 replica, models if path is None else self._at(replica, path)
             )
+        except NotTrusted as error:
+            return error.advice
         except HeadwayError as error:
             return error.message
         if status == 200:
