@@ -9,11 +9,10 @@ from headway.core.base.errors import HeadwayError
 from headway.service.upstream.outgoing import outgoing_head, probe_head
 from headway.service.upstream.replica import UpstreamReplica
 from headway.service.upstream.settings import Kind, UpstreamSettings
-from headway.service.upstream.told import NAMES, Told, read_loads, read_told
+from headway.service.upstream.told import INSTEAD, NAMES, Told, read_told
 
 log = logging.getLogger(__name__)
 
-SGLANG_LOADS = "/v1/loads?include=core"
 MAX_PAGE_BYTES = 16 * 1024 * 1024
 # Calls by which a server of this kind forgets a request; both also do when its connection closes.
 ABORTS = {Kind.SGLANG: "/abort_request", Kind.VLLM: "/inference/v1/abort_requests"}
@@ -47,8 +46,10 @@ class Prober:
         if self._settings.kind not in NAMES:
             return None
         found = read_told(await self._page(replica, "/metrics"), self._settings.kind)
-        if found is None and self._settings.kind is Kind.SGLANG:
-            found = read_loads(await self._page(replica, SGLANG_LOADS))
+        instead = INSTEAD.get(self._settings.kind)
+        if found is None and instead is not None:
+            path, read = instead
+            found = read(await self._page(replica, path))
         return found
 
     async def _page(self, replica: UpstreamReplica, path: str) -> bytes:

@@ -1,7 +1,7 @@
 """What a server tells of its load, out of its own metrics."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -28,6 +28,20 @@ class Told(NamedTuple):
     running: float = 0.0
     waiting: float = 0.0
     kv_usage: float = 0.0  # 0 .. 1
+
+
+class _Slot(msgspec.Struct):
+    is_processing: bool
+
+
+class _Load(msgspec.Struct):
+    num_running_reqs: int = 0
+    num_waiting_reqs: int = 0
+    token_usage: float = 0.0
+
+
+class _Loads(msgspec.Struct):
+    loads: list[_Load]
 
 
 def read_told(text: bytes, kind: Kind) -> Told | None:
@@ -70,14 +84,20 @@ def read_loads(page: bytes) -> Told | None:
     )
 
 
-class _Load(msgspec.Struct):
-    num_running_reqs: int = 0
-    num_waiting_reqs: int = 0
-    token_usage: float = 0.0
+def read_slots(page: bytes) -> Told | None:
+    """The same out of llama.cpp's `/slots`, which knows of none that wait."""
+    try:
+        slots = msgspec.json.decode(page, type=list[_Slot])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return Told(float(sum(each.is_processing for each in slots))) if slots else None
 
 
-class _Loads(msgspec.Struct):
-    loads: list[_Load]
+# Where those tell their load whose metrics were not switched on at their start.
+INSTEAD: Mapping[Kind, tuple[str, Callable[[bytes], Told | None]]] = {
+    Kind.SGLANG: ("/v1/loads?include=core", read_loads),
+    Kind.LLAMACPP: ("/slots", read_slots),
+}
 
 
 def _number(text: bytes) -> float | None:

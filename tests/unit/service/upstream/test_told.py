@@ -3,7 +3,7 @@
 import pytest
 
 from headway.service.upstream.settings import Kind
-from headway.service.upstream.told import Told, read_loads, read_told
+from headway.service.upstream.told import Told, read_loads, read_slots, read_told
 
 VLLM = b"""\
 # HELP vllm:num_requests_running x
@@ -28,6 +28,19 @@ sglang:num_queue_reqs{priority="",model_name="x"} 1.0
 sglang:num_queue_reqs{priority="0",model_name="x"} 1.0
 sglang:token_usage{model_name="x",priority=""} 0.5
 """
+
+
+@pytest.mark.parametrize(
+    ("page", "wanted"),
+    [
+        (b'[{"id": 0, "is_processing": true}, {"id": 1, "is_processing": false}]', Told(1.0)),
+        (b"[]", None),
+        (b'{"error": {"code": 501}}', None),
+        (b"", None),
+    ],
+)
+def test_the_slots_of_llama_cpp_are_read(page: bytes, wanted: Told | None) -> None:
+    assert read_slots(page) == wanted
 
 
 @pytest.mark.parametrize(
