@@ -132,6 +132,7 @@ class FakeUpstream:
         self.probes: list[Seen] = []
         self.health = 200
         self.metrics = ""
+        self.loads: list[dict[str, Any]] = []  # as SGLang tells them
         self.models: list[dict[str, Any]] = []
         self.num_connections = 0
         self.url = ""
@@ -175,6 +176,8 @@ class FakeUpstream:
         if seen.path == "/metrics":
             text = self.metrics.encode()
             return await pen.answer(200, text, "content-type: text/plain")
+        if seen.path.startswith("/v1/loads") and self.loads:
+            return await pen.answer(200, {"loads": self.loads})
         if seen.path.endswith("/models"):
             return await pen.answer(200, {"object": "list", "data": self.models})
         await pen.answer(self.health, {})

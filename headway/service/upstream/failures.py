@@ -31,7 +31,7 @@ SECRET = re.compile(r"\b(?:sk|hf|key|Bearer)[-_ ][\w*.-]{6,}", re.IGNORECASE)
 TOO_LONG = (
     "maximum context length",  # OpenAI, vLLM, SGLang
     "longer than the model's context length",  # SGLang
-    "exceeds the maximum allowed input length",
+    "exceeds the maximum allowed length",
     "exceeds the available context size",  # llama.cpp
 )
 FULL = frozenset({429, 503})

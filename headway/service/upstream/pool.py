@@ -145,7 +145,7 @@ class UpstreamPool:
         QueueFull when too many wait, DeadlineUnmeetable when it would come too late.
         """
         now = self._clock.now()
-        place = self.line.enter(wish.who, now)
+        place = self.line.enter(wish.who, now, is_again=bool(tried))
         found = None if len(self.line) and not tried else self._take(wish, tried, place)
         if found is not None:
             return found
