@@ -1,10 +1,11 @@
 """Requests for models behind other servers: how each endpoint reads them, and where answers go."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
+from headway.core.base import metrics
 from headway.core.base.metrics import Outcome
 from headway.core.route.admit import AdmitLimits, Admitter
 from headway.core.route.cascade import Confidence
@@ -14,6 +15,7 @@ from headway.service.gateway.http import Exchange
 from headway.service.gateway.journey import Journey
 from headway.service.gateway.meter import Meter
 from headway.service.gateway.stream import SseStream
+from headway.service.observe.prometheus import Sample
 from headway.service.openai.answer_schema import ModelInfo
 from headway.service.openai.forwarded import (
     ForwardedRequest,
@@ -88,6 +90,12 @@ class ServedUpstream(NamedTuple):
 
     def tick(self) -> None:
         """Nothing is sampled here: probes do that."""
+
+    def samples(self) -> Iterator[Sample]:
+        """For a scrape."""
+        yield from self.pool.samples()
+        yield Sample(metrics.IN_FLIGHT, self.meter.num_open)
+        yield Sample(metrics.QUEUE_LENGTH, self.admitter.num_waiting)
 
 
 def admit_limits_of(settings: UpstreamSettings) -> AdmitLimits:

@@ -82,7 +82,9 @@ def outgoing_body(
         del fields["stream_options"]
     if bound is not None:
         asked = request.max_tokens
-        fields[request.max_tokens_field] = bound if asked is None else min(asked, bound)
+        least = bound if asked is None else min(asked, bound)
+        others = {"max_tokens", "max_completion_tokens"} & fields.keys()
+        fields |= dict.fromkeys((request.max_tokens_field, *others), least)
     _salt(fields, request, settings)
     if settings.kind is Kind.SGLANG:
         fields["rid"] = request_id

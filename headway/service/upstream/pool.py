@@ -7,7 +7,7 @@ from collections.abc import Collection, Coroutine, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from headway.core.base.clock import Clock
-from headway.core.base.errors import QueueFull, ReplicaNotReady
+from headway.core.base.errors import QueueFull, ReplicaNotReady, StartError
 from headway.core.base.units import Seconds
 from headway.core.route.index import PrefixIndex
 from headway.core.route.retry import RetryBudget
@@ -32,6 +32,7 @@ from headway.service.wire.transport import ReplicaState, ReplicaView
 
 log = logging.getLogger(__name__)
 
+LOOK_AGAIN_S = 0.1  # at a process that is starting
 MOST_BLOCKS = 65_536  # of texts that one replica is taken to hold, 512 bytes each
 
 
@@ -90,6 +91,25 @@ class UpstreamPool:
     async def wait_probed(self) -> None:
         """Wait until each replica was asked once how it is, whatever it said."""
         await asyncio.gather(*(each.was_probed.wait() for each in self.replicas))
+
+    async def wait_answers(self) -> None:
+        """Wait until it can answer; raises StartError, which names a server that does not.
+
+        Of servers that run anyway one is enough, and each is asked once. Those that are started
+        here have all to come, in the time that they have.
+        """
+        await self.wait_probed()
+        if not self._launched and not any(each.is_healthy for each in self.replicas):
+            first = self.replicas[0]
+            raise StartError(f"none of its servers answers; {first.label}: {first.reason}")
+        until = self._clock.now() + self.settings.launch_timeout
+        for replica, server in zip(self.replicas, self._launched, strict=False):
+            while not replica.is_healthy:
+                if server.num_starts > 1:
+                    raise StartError(f"{replica.label}: its process ended; the log says how")
+                if self._clock.now() > until:
+                    raise StartError(f"{replica.label}: {replica.reason}")
+                await asyncio.sleep(LOOK_AGAIN_S)
 
     def told(self) -> str:
         """How its servers are, for people."""

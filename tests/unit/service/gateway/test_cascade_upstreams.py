@@ -13,9 +13,9 @@ import pytest
 
 from headway.core.route.table import RoutesSettings
 from headway.core.tenancy.limits import Limits
-from headway.service.gateway.assemble import UpstreamNeeds
 from headway.service.gateway.journey import Books
 from headway.service.gateway.limit_settings import RateLimitSettings
+from headway.service.gateway.serving import UpstreamNeeds
 from headway.service.observe.clock import SystemClock
 from headway.service.upstream.pool import UpstreamPool
 from headway.service.upstream.settings import Kind, UpstreamSettings
