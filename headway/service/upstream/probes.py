@@ -103,7 +103,7 @@ class Prober:
         return f"{replica.endpoint.root}{path}"
 
     async def _get(self, replica: UpstreamReplica, path: str) -> tuple[int, bytes]:
-        head = probe_head(replica.endpoint, path, self._settings, self._key)
+        head = probe_head(path, self._settings, self._key)
         return await self._ask(replica, head, b"")
 
     async def _post(
