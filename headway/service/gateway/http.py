@@ -22,7 +22,8 @@ MAX_PAUSE_S = 0.5  # in what is thrown away; a client that sends no more has rea
 NOT_IN_A_HEADER = re.compile(r"[^\x20-\x7e]")
 NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._:/+=@-]")
 JSON = b"application/json"
-TRANSPORT = "headway.transport"  # key of the scope for the connection, where there is one
+# Keys of the scope for the connection, and for what writes a part of a body to it at once.
+TRANSPORT, PUSH = "headway.transport", "headway.push"
 
 
 class ClientGone(Exception):
@@ -128,6 +129,11 @@ class Exchange:
     async def write(self, data: bytes, *, is_last: bool = False) -> None:
         """Send a part of the body whole; waits while what was sent before is not read."""
         await self._write({"type": "http.response.body", "body": data, "more_body": not is_last})
+
+    def push(self, data: bytes) -> bool:
+        """Send a part of the body at once; False: it has to wait, or the client is gone."""
+        push: Callable[[bytes], bool] | None = self._scope.get(PUSH)
+        return push is not None and push(data)
 
     async def answer(
         self, status: int, body: bytes, content_type: bytes = JSON, headers: Iterable[Header] = ()

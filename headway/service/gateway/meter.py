@@ -152,17 +152,17 @@ class RequestMeter:
 
     def saw(self, event: Event) -> None:
         """An event of one of its engine requests."""
+        if isinstance(event, Tokens):
+            self.gained(event.request_id, event.choice, len(event.token_ids), event.at)
+            return
         part = self._parts[event.request_id]
-        match event:
-            case Started():
-                part.started = event
-                if event.miss_reason is not CacheMiss.NONE:
-                    reason = event.miss_reason.value
-                    self._meter.exporter.add(metrics.PREFIX_MISSES, reason=reason)
-            case Tokens():
-                self._saw_tokens(part, event)
-            case Finished():
-                self._saw_end(part, event)
+        if isinstance(event, Finished):
+            self._saw_end(part, event)
+            return
+        part.started = event
+        if event.miss_reason is not CacheMiss.NONE:
+            reason = event.miss_reason.value
+            self._meter.exporter.add(metrics.PREFIX_MISSES, reason=reason)
 
     def heard(self, event: Finished) -> None:
         """The engine told the end of what was cancelled, after the request was closed."""
@@ -253,24 +253,27 @@ class RequestMeter:
             },
         )
 
-    def _saw_tokens(self, part: _Part, event: Tokens) -> None:
-        exporter = self._meter.exporter
+    def gained(self, request_id: str, choice: int, num_tokens: int, at: Seconds) -> None:
+        """A choice of one of its engine requests has more tokens; see `Tokens.at`."""
+        part, exporter = self._parts[request_id], self._meter.exporter
         if self._first_token_s is None:
-            self._first_token_s = self._meter.clock.now() - self._arrived
-            self._observe(metrics.FIRST_TOKEN_MS, metrics.VLLM_FIRST_TOKEN, self._first_token_s)
-            if self._slo_class is not None:
-                labels = {"slo_class": self._slo_class.name.lower()}
-                exporter.observe(CLASS_FIRST_TOKEN, self._first_token_s, labels=labels)
+            self._saw_first()
         if part.num_tokens == 0 and not part.is_estimate:
             exporter.add(metrics.VLLM_PROMPT_TOKENS, part.num_prompt)
-        count = len(event.token_ids)
-        last = part.last_at.get(event.choice)
-        if last is not None and count:
-            gap = max(0.0, event.at - last) / count
-            exporter.observe(metrics.VLLM_INTER_TOKEN, gap, times=count)
-        part.last_at[event.choice] = event.at
-        part.num_tokens += count
-        exporter.add(metrics.VLLM_GENERATION_TOKENS, count)
+        last = part.last_at.get(choice)
+        if last is not None and num_tokens:
+            gap = max(0.0, at - last) / num_tokens
+            exporter.observe(metrics.VLLM_INTER_TOKEN, gap, times=num_tokens)
+        part.last_at[choice] = at
+        part.num_tokens += num_tokens
+        exporter.add(metrics.VLLM_GENERATION_TOKENS, num_tokens)
+
+    def _saw_first(self) -> None:
+        self._first_token_s = self._meter.clock.now() - self._arrived
+        self._observe(metrics.FIRST_TOKEN_MS, metrics.VLLM_FIRST_TOKEN, self._first_token_s)
+        if self._slo_class is not None:
+            labels = {"slo_class": self._slo_class.name.lower()}
+            self._meter.exporter.observe(CLASS_FIRST_TOKEN, self._first_token_s, labels=labels)
 
     def _saw_end(self, part: _Part, event: Finished) -> None:
         exporter = self._meter.exporter

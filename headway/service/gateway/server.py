@@ -324,7 +324,8 @@ class _Sink:
         elif data:
             self._journey.giving(answer.num_told)
         if data:
-            await self._stream.send(data, is_last=answer.is_done)
+            if answer.is_done or not self._stream.push(data):
+                await self._stream.send(data, is_last=answer.is_done)
             self._journey.gave()
 
     def _answered(self, answer: Answer) -> None:

@@ -33,6 +33,13 @@ class SseStream:
             await self._exchange.write(events, is_last=is_last)
             self._last_sent = self._clock.now()
 
+    def push(self, events: bytes) -> bool:
+        """Send whole events in this turn of the loop; False where that cannot be: use `send`."""
+        if not self.has_begun or self._turn.locked() or not self._exchange.push(events):
+            return False
+        self._last_sent = self._clock.now()
+        return True
+
     async def fail(self, error: HeadwayError) -> None:
         """End a stream that has begun: one error event and no [DONE]."""
         await self.send(to_event(error), is_last=True)
