@@ -40,6 +40,7 @@ class Exchange:
         self._scope = scope
         self._receive = receive
         self._send = send
+        self._push: Callable[[bytes], bool] | None = scope.get(PUSH)
         self._body_is_read = False
         self._added: dict[str, Header] = {}
         self.is_started = False
@@ -132,8 +133,7 @@ class Exchange:
 
     def push(self, data: bytes) -> bool:
         """Send a part of the body at once; False: it has to wait, or the client is gone."""
-        push: Callable[[bytes], bool] | None = self._scope.get(PUSH)
-        return push is not None and push(data)
+        return self._push is not None and self._push(data)
 
     async def answer(
         self, status: int, body: bytes, content_type: bytes = JSON, headers: Iterable[Header] = ()

@@ -13,7 +13,6 @@ import msgspec
 
 from headway.core.base.errors import HeadwayError, ReplicaLost
 from headway.core.base.metrics import Outcome
-from headway.core.base.units import Seconds
 from headway.core.messages.path import EngineRequest, Event, Finished, Sampling
 from headway.core.messages.record import RequestRecord, Route
 from headway.core.tenancy.limits import UNLIMITED, Claim, Denied, Granted, LimitStore
@@ -22,7 +21,7 @@ from headway.service.gateway.http import Exchange
 from headway.service.gateway.limit_answers import LimitRules, denial, headers_of
 from headway.service.gateway.meter import Meter, RequestMeter
 from headway.service.gateway.notes import ITS_OWN, NOTHING, Notes, billed, hash_of_user
-from headway.service.upstream.ends import Sent
+from headway.service.upstream.ends import Gained, Sent
 from headway.service.wire.transport import Mailbox
 
 LAST_WORDS_S = 5.0  # for an engine to tell what a cancelled request had cost
@@ -197,9 +196,10 @@ class Journey:
         """An event of one of its engine requests."""
         self.meter.saw(event)
 
-    def gained(self, request_id: str, choice: int, num_tokens: int, at: Seconds) -> None:
-        """A choice of one of them has so many more tokens, made at that time of the replica's."""
-        self.meter.gained(request_id, choice, num_tokens, at)
+    @property
+    def gained(self) -> Gained:
+        """Counts tokens of a choice of one of them; the meter's own, to be called at each."""
+        return self.meter.gained
 
     def giving(self, num_tokens: int) -> None:
         """So many of its tokens, all told, are about to be handed to its connection."""

@@ -87,12 +87,16 @@ class _Part:
     """One engine request of it."""
 
     __slots__ = (
-        *("end", "is_estimate", "is_finished", "last_at"),
+        *("end", "gaps", "generated", "is_estimate", "is_finished", "last_at"),
         *("num_prompt", "num_tokens", "request", "started"),
     )
 
-    def __init__(self, request: EngineRequest, estimate: int | None = None) -> None:
+    def __init__(
+        self, exporter: Labelled, request: EngineRequest, estimate: int | None = None
+    ) -> None:
         """estimate  of the prompt's tokens, where those are not known: the end tells them"""
+        self.gaps = exporter.histogram(metrics.VLLM_INTER_TOKEN)
+        self.generated = exporter.counter(metrics.VLLM_GENERATION_TOKENS)
         self.request = request
         self.num_prompt = len(request.prompt) if estimate is None else estimate
         self.is_estimate = estimate is not None
@@ -144,11 +148,12 @@ class RequestMeter:
 
     def sent(self, requests: Sequence[EngineRequest]) -> None:
         """These went to the engine for it."""
-        self._parts |= {request.id: _Part(request) for request in requests}
+        exporter = self._meter.exporter
+        self._parts |= {request.id: _Part(exporter, request) for request in requests}
 
     def forwarded(self, request: EngineRequest, prompt_tokens: int) -> None:
         """It went to a server that is not ours; its prompt has that many tokens or so."""
-        self._parts[request.id] = _Part(request, prompt_tokens)
+        self._parts[request.id] = _Part(self._meter.exporter, request, prompt_tokens)
 
     def saw(self, event: Event) -> None:
         """An event of one of its engine requests."""
@@ -255,25 +260,26 @@ class RequestMeter:
 
     def gained(self, request_id: str, choice: int, num_tokens: int, at: Seconds) -> None:
         """A choice of one of its engine requests has more tokens; see `Tokens.at`."""
-        part, exporter = self._parts[request_id], self._meter.exporter
-        if self._first_token_s is None:
-            self._saw_first()
-        if part.num_tokens == 0 and not part.is_estimate:
-            exporter.add(metrics.VLLM_PROMPT_TOKENS, part.num_prompt)
+        part = self._parts[request_id]
+        if part.num_tokens == 0:
+            self._saw_first(part)
         last = part.last_at.get(choice)
         if last is not None and num_tokens:
-            gap = max(0.0, at - last) / num_tokens
-            exporter.observe(metrics.VLLM_INTER_TOKEN, gap, times=num_tokens)
+            part.gaps.put(max(0.0, at - last) / num_tokens, num_tokens)
         part.last_at[choice] = at
         part.num_tokens += num_tokens
-        exporter.add(metrics.VLLM_GENERATION_TOKENS, num_tokens)
+        part.generated.value += num_tokens
 
-    def _saw_first(self) -> None:
-        self._first_token_s = self._meter.clock.now() - self._arrived
-        self._observe(metrics.FIRST_TOKEN_MS, metrics.VLLM_FIRST_TOKEN, self._first_token_s)
-        if self._slo_class is not None:
-            labels = {"slo_class": self._slo_class.name.lower()}
-            self._meter.exporter.observe(CLASS_FIRST_TOKEN, self._first_token_s, labels=labels)
+    def _saw_first(self, part: _Part) -> None:
+        exporter = self._meter.exporter
+        if self._first_token_s is None:
+            self._first_token_s = self._meter.clock.now() - self._arrived
+            self._observe(metrics.FIRST_TOKEN_MS, metrics.VLLM_FIRST_TOKEN, self._first_token_s)
+            if self._slo_class is not None:
+                labels = {"slo_class": self._slo_class.name.lower()}
+                exporter.observe(CLASS_FIRST_TOKEN, self._first_token_s, labels=labels)
+        if not part.is_estimate:
+            exporter.add(metrics.VLLM_PROMPT_TOKENS, part.num_prompt)
 
     def _saw_end(self, part: _Part, event: Finished) -> None:
         exporter = self._meter.exporter

@@ -22,7 +22,7 @@ class Sample(NamedTuple):
     labels: Mapping[str, str] = {}
 
 
-class _Count:
+class Count:
     """One labelled counter."""
 
     __slots__ = ("value",)
@@ -31,7 +31,7 @@ class _Count:
         self.value = 0.0
 
 
-class _Buckets:
+class Buckets:
     """One labelled histogram: counts per bucket, and the sum."""
 
     __slots__ = ("bounds", "counts", "total")
@@ -57,8 +57,8 @@ class Exporter(Collector):
     def __init__(self, catalogue: Sequence[Metric], constant: Mapping[str, str]) -> None:
         self._catalogue = catalogue
         self._constant = constant
-        self._counters: dict[tuple[str, tuple[str, ...]], _Count] = {}
-        self._histograms: dict[tuple[str, tuple[str, ...]], _Buckets] = {}
+        self._counters: dict[tuple[str, tuple[str, ...]], Count] = {}
+        self._histograms: dict[tuple[str, tuple[str, ...]], Buckets] = {}
         self._sources: list[Callable[[], Iterable[Sample]]] = []
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -77,16 +77,16 @@ class Exporter(Collector):
         """Put `value` into a histogram, `times` times."""
         self.histogram(metric, labels).put(value, times)
 
-    def counter(self, metric: Metric, labels: Mapping[str, str]) -> _Count:
+    def counter(self, metric: Metric, labels: Mapping[str, str]) -> Count:
         """The one counter of these labels; shown from now on."""
         assert metric.kind is Kind.COUNTER, metric.name
-        return self._counters.setdefault((metric.name, self._values(metric, labels)), _Count())
+        return self._counters.setdefault((metric.name, self._values(metric, labels)), Count())
 
-    def histogram(self, metric: Metric, labels: Mapping[str, str]) -> _Buckets:
+    def histogram(self, metric: Metric, labels: Mapping[str, str]) -> Buckets:
         """The one histogram of these labels; shown from now on."""
         assert metric.kind is Kind.HISTOGRAM, metric.name
         key = (metric.name, self._values(metric, labels))
-        return self._histograms.setdefault(key, _Buckets(metric.buckets))
+        return self._histograms.setdefault(key, Buckets(metric.buckets))
 
     def add_source(self, source: Callable[[], Iterable[Sample]]) -> None:
         """Ask `source` at every scrape for values that are not kept here."""
@@ -140,25 +140,19 @@ class Exporter(Collector):
 
 
 class Labelled:
-    """An exporter as one model sees it: every series has that model's labels.
-
-    Series without further labels are kept by their metric: some are written at every token.
-    """
+    """An exporter as one model sees it: every series has that model's labels."""
 
     def __init__(self, exporter: Exporter, labels: Mapping[str, str]) -> None:
         self._exporter = exporter
         self._labels = labels
-        self._counts: dict[str, _Count] = {}
-        self._buckets: dict[str, _Buckets] = {}
+        self._counts: dict[str, Count] = {}
+        self._buckets: dict[str, Buckets] = {}
 
     def add(self, metric: Metric, amount: float = 1.0, **labels: str) -> None:
         """Count `amount` (>= 0) more of a counter."""
         if labels:
             return self._exporter.add(metric, amount, **{**self._labels, **labels})
-        count = self._counts.get(metric.name)
-        if count is None:
-            count = self._counts[metric.name] = self._exporter.counter(metric, self._labels)
-        count.value += amount
+        self.counter(metric).value += amount
 
     def observe(
         self,
@@ -170,10 +164,21 @@ class Labelled:
         """Put `value` into a histogram, `times` times."""
         if labels:
             return self._exporter.observe(metric, value, times, {**self._labels, **labels})
+        self.histogram(metric).put(value, times)
+
+    def counter(self, metric: Metric) -> Count:
+        """A counter without further labels, for who counts at every token."""
+        count = self._counts.get(metric.name)
+        if count is None:
+            count = self._counts[metric.name] = self._exporter.counter(metric, self._labels)
+        return count
+
+    def histogram(self, metric: Metric) -> Buckets:
+        """The same for a histogram."""
         buckets = self._buckets.get(metric.name)
         if buckets is None:
             buckets = self._buckets[metric.name] = self._exporter.histogram(metric, self._labels)
-        buckets.put(value, times)
+        return buckets
 
     def add_source(self, source: Callable[[], Iterable[Sample]]) -> None:
         """Ask `source` at every scrape for values that are not kept here."""

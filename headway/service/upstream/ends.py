@@ -1,9 +1,12 @@
 """Both ends of a request that is forwarded: where its answer goes, and who counts it."""
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from headway.core.base.units import Seconds
 from headway.core.messages.path import Event
+
+Gained = Callable[[str, int, int, Seconds], None]  # the request's id, choice, tokens, when
 
 
 class Outlet(Protocol):
@@ -51,8 +54,9 @@ class Witness(Protocol):
         """It goes there now."""
         ...
 
-    def gained(self, request_id: str, choice: int, num_tokens: int, at: Seconds) -> None:
-        """Tokens of a choice came."""
+    @property
+    def gained(self) -> Gained:
+        """What to call when tokens of a choice came."""
         ...
 
     def saw(self, event: Event) -> None:

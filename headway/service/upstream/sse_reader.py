@@ -24,7 +24,8 @@ class SseReader:
 
     def feed(self, piece: bytes) -> list[bytes]:
         """The data of the events that this piece completes, in order; raises UpstreamBroken."""
-        if self._is_one_event(piece):
+        is_between = not (self._line or self._data or self._is_first or self._skips_lf)
+        if is_between and len(piece) <= self._max and _is_event(piece):
             return [piece[6:-2]]
         if self._skips_lf and piece:
             self._skips_lf = False
@@ -45,17 +46,6 @@ class SseReader:
             self._take(line, found)
         self._check(len(self._line))
         return found
-
-    def _is_one_event(self, piece: bytes) -> bool:
-        """Whether it is one event and nothing else, as nearly all pieces are."""
-        return (
-            not (self._line or self._data or self._is_first or self._skips_lf)
-            and piece.startswith(b"data: ")
-            and piece.endswith(b"\n\n")
-            and piece.find(b"\n") == len(piece) - 2
-            and b"\r" not in piece
-            and len(piece) <= self._max
-        )
 
     def finish(self) -> list[bytes]:
         """The connection was closed cleanly: what an end without a blank line leaves.
@@ -90,3 +80,13 @@ class SseReader:
             raise UpstreamBroken(
                 f"the upstream sent an event of more than {self._max} bytes", Seconds(1.0)
             )
+
+
+def _is_event(piece: bytes) -> bool:
+    """Whether it is one event of one line, as nearly all pieces are."""
+    return (
+        piece.startswith(b"data: ")
+        and piece.endswith(b"\n\n")
+        and piece.find(b"\n") == len(piece) - 2
+        and b"\r" not in piece
+    )

@@ -1,13 +1,14 @@
 """A streamed answer on its way, from an upstream's connection to a client's."""
 
 import asyncio
+from typing import Protocol
 
 from headway.core.base.clock import Clock
 from headway.core.base.errors import HeadwayError, UpstreamBroken, UpstreamTimeout
 from headway.core.base.units import Seconds
 from headway.service.upstream.answers import StreamedAnswer
+from headway.service.upstream.body import Take
 from headway.service.upstream.ends import Outlet, Witness
-from headway.service.upstream.http1 import Reply
 from headway.service.upstream.likeness import Gain
 from headway.service.upstream.sse_reader import SseReader
 
@@ -21,6 +22,18 @@ def late(what: str) -> UpstreamTimeout:
     return UpstreamTimeout(problem, RETRY_AFTER)
 
 
+class Replied(Protocol):
+    """A body that comes; `http1.Reply` is one."""
+
+    async def read(self) -> bytes:
+        """What has come since the last call; b"" at its end. Raises UpstreamBroken."""
+        ...
+
+    async def pump(self, take: Take) -> None:
+        """See `Body.pump`."""
+        ...
+
+
 class _Patience:
     """Puts a time-out off at every event; moving the timer each time would cost as much as that."""
 
@@ -29,13 +42,12 @@ class _Patience:
         self._timer = timer
         self._moved_until = 0.0  # the timer need not be moved before
 
-    def heard(self) -> None:
+    def heard(self, now: Seconds) -> None:
         """An event came."""
-        if self._limit is not None:
-            now = asyncio.get_running_loop().time()
-            if now >= self._moved_until:
-                self._moved_until = now + self._limit * SLACK
-                self._timer.reschedule(now + self._limit * (1.0 + SLACK))
+        if self._limit is not None and now >= self._moved_until:
+            self._moved_until = now + self._limit * SLACK
+            later = self._limit * (1.0 + SLACK)
+            self._timer.reschedule(asyncio.get_running_loop().time() + later)
 
 
 class Streaming:
@@ -57,7 +69,7 @@ class Streaming:
         self._id = request_id
         self._answer = answer
         self._outlet = outlet
-        self._witness = witness
+        self._gained = witness.gained
         self._clock = clock
         self._reader = SseReader()
         self._unsent = b""  # for a client that could not take it at once
@@ -66,16 +78,16 @@ class Streaming:
         self._patience: _Patience | None = None
         self.has_begun = False  # something went to the client
 
-    async def begin(self, reply: Reply) -> None:
+    async def begin(self, reply: Replied) -> None:
         """Wait for the first events; raises UpstreamBroken. Comments are no events."""
         events: list[bytes] = []
         while not events and not self._is_end:
             piece = await reply.read()
             self._is_end = not piece
             events = self._reader.feed(piece) if piece else self._reader.finish()
-        self._unsent = self._changed(events)
+        self._unsent = self._changed(events, self._clock.now())
 
-    async def run(self, reply: Reply, between_s: float | None) -> None:
+    async def run(self, reply: Replied, between_s: float | None) -> None:
         """All of it to the client; raises UpstreamError, and what an error event says.
 
         between_s  longest time without an event; None: any
@@ -95,7 +107,7 @@ class Streaming:
             except TimeoutError:
                 raise late("the next part of its answer") from None
 
-    async def _pump(self, reply: Reply) -> None:
+    async def _pump(self, reply: Replied) -> None:
         """Hand on what comes until something has to wait, fails or ends."""
         await reply.pump(self._take)
         if not (self._unsent or self._failure or self._answer.is_done):
@@ -104,7 +116,7 @@ class Streaming:
                 self._take(piece)
             else:
                 self._is_end = True
-                self._unsent = self._changed(self._reader.finish())
+                self._unsent = self._changed(self._reader.finish(), self._clock.now())
 
     def _take(self, piece: bytes) -> bool:
         """A piece has come; False where `run` has to go on."""
@@ -116,14 +128,15 @@ class Streaming:
         if not events:
             return True
         assert self._patience is not None
-        self._patience.heard()
-        data = self._changed(events)
+        now = self._clock.now()
+        self._patience.heard(now)
+        data = self._changed(events, now)
         if data and not self._outlet.push(data, self._answer.num_tokens):
             self._unsent = data
             return False
         return self._failure is None and not self._answer.is_done
 
-    def _changed(self, events: list[bytes]) -> bytes:
+    def _changed(self, events: list[bytes], now: Seconds) -> bytes:
         """What the client gets for them, counted; a failing one leaves those before it."""
         answer, out, gains = self._answer, b"", list[Gain]()
         try:
@@ -133,7 +146,6 @@ class Streaming:
                     break
         except HeadwayError as error:
             self._failure = error
-        now = self._clock.now()
         for choice, num_tokens in gains:
-            self._witness.gained(self._id, choice, num_tokens, now)
+            self._gained(self._id, choice, num_tokens, now)
         return out

@@ -11,6 +11,7 @@ from headway.service.upstream.answers import Shown, StreamedAnswer, usage_of, wh
 from headway.service.upstream.likeness import Gain
 from tests.upstreams import answer, chunk, events_of, usage_chunk
 
+
 def streamed(**shown: Any) -> StreamedAnswer:
     given = {"id": "chatcmpl-ours", "model": "m", "include_usage": False, "num_choices": 1}
     return StreamedAnswer(Shown(**{**given, **shown}), 11)
