@@ -6,7 +6,7 @@ import pytest
 
 from headway.core.base.errors import UpstreamBroken
 from headway.core.base.units import Seconds
-from headway.service.upstream.body import Body
+from headway.service.upstream.body import Body, Take
 from tests.unit.service.gateway.fakes import run
 
 
@@ -16,6 +16,16 @@ def came(body: Body, *pieces: bytes, is_whole: bool = False) -> None:
         body.put(piece)
     body.is_whole = body.is_whole or is_whole
     body.told()
+
+
+def keeping(taken: list[bytes]) -> Take:
+    """Takes every piece."""
+
+    def take(piece: bytes) -> bool:
+        taken.append(piece)
+        return True
+
+    return take
 
 
 def test_a_reader_gets_all_that_came_meanwhile_and_then_the_end() -> None:
@@ -36,11 +46,7 @@ def test_pieces_are_handed_on_in_the_turn_that_brings_them_until_the_end() -> No
         body, taken = Body(), list[bytes]()
         came(body, b"early")
 
-        def take(piece: bytes) -> bool:
-            taken.append(piece)
-            return True
-
-        pumping = asyncio.create_task(body.pump(take))
+        pumping = asyncio.create_task(body.pump(keeping(taken)))
         await asyncio.sleep(0)
         assert taken == [b"early"]
         came(body, b"a", b"b")
@@ -76,7 +82,7 @@ def test_who_takes_no_more_finds_the_rest_with_the_reader() -> None:
 def test_a_failure_ends_the_pump_and_is_raised_by_the_reader() -> None:
     async def scenario() -> None:
         body, taken = Body(), list[bytes]()
-        pumping = asyncio.create_task(body.pump(lambda piece: not taken.append(piece)))
+        pumping = asyncio.create_task(body.pump(keeping(taken)))
         await asyncio.sleep(0)
         body.put(b"a")
         body.lost = UpstreamBroken("it broke", Seconds(1.0))
@@ -85,7 +91,7 @@ def test_a_failure_ends_the_pump_and_is_raised_by_the_reader() -> None:
         assert taken == [b"a"]
         with pytest.raises(UpstreamBroken, match="it broke"):
             await body.read()
-        await body.pump(lambda piece: not taken.append(piece))
+        await body.pump(keeping(taken))
         assert taken == [b"a"]
 
     run(scenario())
@@ -94,7 +100,7 @@ def test_a_failure_ends_the_pump_and_is_raised_by_the_reader() -> None:
 def test_a_pump_that_is_cancelled_takes_nothing_more() -> None:
     async def scenario() -> None:
         body, taken = Body(), list[bytes]()
-        pumping = asyncio.create_task(body.pump(lambda piece: not taken.append(piece)))
+        pumping = asyncio.create_task(body.pump(keeping(taken)))
         await asyncio.sleep(0)
         pumping.cancel()
         await asyncio.wait((pumping,))
