@@ -182,7 +182,7 @@ class KvManager:
         if is_kept:
             self.close(table)
         elif not self._caching:
-            self._cache.discard(nodes)
+            self._cache.discard(nodes[-1])
         return Swapped(table.root, names) if is_kept else None
 
     def save_ahead(self, names: Sequence[bytes], most: int) -> int:
@@ -202,7 +202,7 @@ class KvManager:
         assert len(nodes) == len(swapped.names), "a pinned block was lost"
         self._cache.unpin(nodes)
         if not self._caching:
-            self._cache.discard(nodes)
+            self._cache.discard(nodes[-1])
 
     def next_to_compute(
         self, tokens: Sequence[int], salt: bytes, names: list[bytes]

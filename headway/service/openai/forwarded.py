@@ -43,6 +43,11 @@ MODALITIES: Mapping[str, str] = {
     "file_url": "file",
 }
 TEXT_PARTS = frozenset({"text", "input_text", "refusal", "thinking"})
+# Each bounds what an answer may look like, at one server or another.
+FORMS = (
+    *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),
+    *("json_schema", "grammar", "regex", "ebnf", "structural_tag"),
+)
 EMBEDS = ("prompt_embeds", "image_embeds", "input_embeds", "inputs_embeds", "multi_modal_data")
 MAX_MEDIA_BYTES = 64  # of a URL's beginning that is looked at
 
@@ -65,6 +70,7 @@ class ForwardedRequest(msgspec.Struct, frozen=True, kw_only=True):
     modalities: frozenset[str] = frozenset()  # beside text, in its messages or asked of the answer
     names_urls: bool = False  # a part names a URL that somebody would have to fetch
     unknown_fields: tuple[str, ...] = ()  # that were dropped; for counting
+    is_watched: bool = False  # it matters when its first token comes, also where it is not streamed
 
     def texts(self) -> Iterator[bytes]:
         """Its prompt in pieces, roles included; what differs in them differs for the model."""
@@ -128,6 +134,19 @@ def parse_forwarded_completion(body: bytes, limits: ApiLimits) -> ForwardedReque
     return msgspec.structs.replace(request, num_prompts=num_prompts)
 
 
+def parse_forwarded_tokenize(body: bytes, limits: ApiLimits) -> ForwardedRequest:
+    """The request of `/tokenize`: a text, or the messages of a chat; raises a ClientError."""
+    fields = decode_object(body)
+    has_prompt, has_messages = (fields.get(name) is not None for name in ("prompt", "messages"))
+    if has_prompt == has_messages:
+        raise InvalidRequest("Send either 'prompt' or 'messages'.", param="prompt")
+    if has_messages:
+        return _chat({key: value for key, value in fields.items() if key != "prompt"}, limits)
+    if not isinstance(fields["prompt"], str):
+        raise InvalidRequest("'prompt' must be a text.", param="prompt")
+    return _shared({key: value for key, value in fields.items() if key != "messages"}, limits)
+
+
 def model_of(body: bytes, query: Mapping[str, str]) -> str | None:
     """The model that a body names, or None; raises InvalidRequest where it is no JSON object."""
     if query.get("model") is not None:
@@ -137,6 +156,32 @@ def model_of(body: bytes, query: Mapping[str, str]) -> str | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         name = decode_object(body).get("model")
     return name if isinstance(name, str) else None
+
+
+def plain(request: ForwardedRequest) -> ForwardedRequest | None:
+    """One that any engine could take, answered in the same form; None where a text is no answer.
+
+    For a text of the operator's own: whoever asked for JSON, or for a call of a tool, could make
+    nothing of it.
+    """
+    fields = request.fields
+    shape = fields.get("response_format")
+    is_text = not isinstance(shape, dict) or shape.get("type", "text") == "text"
+    if not is_text or any(fields.get(name) for name in FORMS) or _must_call(fields):
+        return None
+    kept: dict[str, Any] = {"stream": request.stream, "n": request.n}
+    if request.include_usage:
+        kept["stream_options"] = {"include_usage": True}
+    if "messages" in fields:
+        kept["messages"] = [{"role": "user", "content": "-"}]
+    else:
+        kept["prompt"] = ["-"] * request.num_prompts
+    return msgspec.structs.replace(request, fields=kept, body=msgspec.json.encode(kept))
+
+
+def _must_call(fields: Mapping[str, Any]) -> bool:
+    choice = fields.get("tool_choice")
+    return choice == "required" or isinstance(choice, dict)
 
 
 class _Named(msgspec.Struct):

@@ -27,6 +27,10 @@ class Outlet(Protocol):
         """A complete answer."""
         ...
 
+    def begun(self) -> None:
+        """The first tokens of a complete answer are there."""
+        ...
+
 
 class Sent(NamedTuple):
     """A request on its way to a replica."""

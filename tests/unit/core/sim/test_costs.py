@@ -51,6 +51,7 @@ def test_the_work_of_decodes_is_a_pair_for_each_position_and_its_own() -> None:
     assert work_of(plan((9, 1), (0, 1))) == StepWork(2, 11, 0, 0)
 
 
+@pytest.mark.spec("E1")
 def test_the_work_of_a_mixed_step_keeps_prompts_apart() -> None:
     assert work_of(plan((9, 1), (16, 3))) == StepWork(1, 10, 3, 17 + 18 + 19)
 

@@ -72,6 +72,9 @@ class Client:
     async def whole(self, body: bytes, num_tokens: int) -> None:
         raise AssertionError("it is streamed")
 
+    def begun(self) -> None:
+        raise AssertionError("it is streamed")
+
     def reserved_for(self, max_tokens: int, asked: int | None) -> int:
         raise AssertionError("it is on its way")
 
