@@ -41,7 +41,8 @@ class Exchange:
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._push: Callable[[bytes], bool] | None = scope.get(PUSH)
+        # Taken out: it knows the answer's cycle, and that the scope.
+        self._push: Callable[[bytes], bool] | None = scope.pop(PUSH, None)
         self._body_is_read = False
         self._added: dict[str, Header] = {}
         self.is_started = False

@@ -184,6 +184,13 @@ class RequestMeter:
 
     def fill(self, record: RequestRecord) -> RequestRecord:
         """The record with all that was measured of the request."""
+        if not self._parts:  # twice on the way to every first token
+            return msgspec.structs.replace(
+                record,
+                endpoint=self._endpoint,
+                slo_class="" if self._slo_class is None else self._slo_class.name.lower(),
+                first_token_s=self._first_token_s,
+            )
         parts = self._parts.values()
         begun = [part for part in parts if part.has_begun]
         usages = [part.usage for part in begun]
