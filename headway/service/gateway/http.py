@@ -43,6 +43,9 @@ class Exchange:
         self._send = send
         # Taken out: it knows the answer's cycle, and that the scope.
         self._push: Callable[[bytes], bool] | None = scope.pop(PUSH, None)
+        self._headers: dict[str, list[str]] = {}
+        for key, value in scope["headers"]:
+            self._headers.setdefault(key.decode("latin-1"), []).append(value.decode("latin-1"))
         self._body_is_read = False
         self._added: dict[str, Header] = {}
         self.is_started = False
@@ -62,12 +65,13 @@ class Exchange:
 
     def headers(self, name: str) -> list[str]:
         """All headers of that name (lower case), in order."""
-        wanted = name.encode("ascii")
-        return [value.decode("latin-1") for key, value in self._scope["headers"] if key == wanted]
+        return self._headers.get(name, [])
 
     def query(self, name: str) -> str | None:
         """The first non-empty value of a query parameter."""
         query = self._scope["query_string"].decode("latin-1")
+        if not query:
+            return None
         values = parse_qs(query, max_num_fields=None).get(name)
         return values[0] if values else None
 
