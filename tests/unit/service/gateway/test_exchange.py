@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from headway.core.base.clock import ManualClock
-from headway.service.gateway.http import Exchange
+from headway.service.gateway.http import PUSH, Exchange
 from headway.service.gateway.stream import SseStream
 from tests.unit.service.gateway.fakes import run
 
@@ -63,6 +63,29 @@ def test_a_stream_that_has_begun_sends_its_header_once() -> None:
         assert stream.has_begun
         await stream.send(b"data: 2\n\n")
         assert connection.sent == ["http.response.start", *["http.response.body"] * 2]
+
+    run(scenario())
+
+
+def test_events_are_pushed_only_where_they_may_leave_at_once() -> None:
+    async def scenario() -> None:
+        connection, pushed = Connection(), list[bytes]()
+
+        def push(data: bytes) -> bool:
+            pushed.append(data)
+            return data != b"too much"
+
+        stream = SseStream(connection.exchange(**{PUSH: push}), ManualClock(), 0.0)
+        assert not stream.push(b"1")  # before the header
+        sending = asyncio.create_task(stream.send(b"1"))
+        await connection.waiting.wait()
+        assert not stream.push(b"2")  # while something waits
+        connection.may_write.set()
+        await sending
+        assert stream.push(b"2")
+        assert not stream.push(b"too much")
+        assert pushed == [b"2", b"too much"]
+        assert not SseStream(connection.exchange(), ManualClock(), 0.0).push(b"1")
 
     run(scenario())
 
