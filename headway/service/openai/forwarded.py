@@ -16,6 +16,11 @@ from headway.service.openai.decode import decode_object, describe
 from headway.service.openai.limits import ApiLimits
 from headway.service.openai.refused import INTERNAL
 from headway.service.openai.schema import Asker
+from headway.service.openai.smuggled import (
+    check_lengths,
+    check_template_arguments,
+    in_disguise,
+)
 
 # What proxies behind us would route by, or take for somebody's identity. Dropped, and counted.
 ROUTING = frozenset(
@@ -24,7 +29,7 @@ ROUTING = frozenset(
         *("extra_headers", "extra_body", "extra_query", "headers", "custom_llm_provider"),
         *("deployment_id", "fallbacks", "mock_response", "num_retries", "timeout", "proxy"),
         *("litellm_params", "litellm_metadata", "priority", "request_id", "rid", "service_tier"),
-        *("lora_path", "lora_request", "session_params"),
+        *("lora_path", "lora_request", "session_params", "id_slot"),
     }
 )
 MODALITIES: Mapping[str, str] = {
@@ -216,7 +221,10 @@ def _chat(fields: dict[str, Any], limits: ApiLimits) -> ForwardedRequest:
 
 def _shared(raw: dict[str, Any], limits: ApiLimits) -> ForwardedRequest:
     _refuse(raw)
-    fields = {name: value for name, value in raw.items() if name not in ROUTING}
+    check_lengths(raw)
+    check_template_arguments(raw)
+    dropped = tuple(name for name in raw if name in ROUTING or in_disguise(name, ROUTING))
+    fields = {name: value for name, value in raw.items() if name not in dropped}
     options = _typed(fields, "stream_options", dict)
     stream = bool(_typed(fields, "stream", bool))
     if options is not None and not stream:
@@ -235,7 +243,7 @@ def _shared(raw: dict[str, Any], limits: ApiLimits) -> ForwardedRequest:
         max_tokens_field="max_tokens" if new is None else "max_completion_tokens",
         user=_name(fields, "user", limits),
         asked_class=SloClass.INTERNAL if raw.get("service_tier") == "flex" else None,
-        unknown_fields=tuple(name for name in raw if name in ROUTING),
+        unknown_fields=dropped,
     )
 
 
@@ -250,6 +258,8 @@ def _modalities(content: object, name: str) -> tuple[set[str], bool]:
     """What beside text a content holds, and whether it names a URL to be fetched."""
     kinds: set[str] = set()
     has_url = False
+    if isinstance(content, dict):
+        raise InvalidRequest(f"'{name}' must be a text or a list of parts.", param=name)
     if not isinstance(content, list):
         return kinds, has_url
     for i, part in enumerate(content):
@@ -257,14 +267,16 @@ def _modalities(content: object, name: str) -> tuple[set[str], bool]:
         if not isinstance(part, dict) or not isinstance(part.get("type"), str):
             raise InvalidRequest(f"'{where}' must be an object with a 'type'.", param=where)
         kind = part["type"]
-        if kind in TEXT_PARTS:
+        beside = [each for each in part if each in MODALITIES]  # a server may go by these instead
+        if kind in TEXT_PARTS and not beside:
             continue
-        if kind not in MODALITIES:
+        if kind not in MODALITIES and kind not in TEXT_PARTS:
             raise UnsupportedModality(
                 f"'{where}.type' is no kind of content that is known here.", param=f"{where}.type"
             )
-        kinds.add(MODALITIES[kind])
-        has_url = has_url or any(_is_remote(key, value) for key, value in _strings(part))
+        kinds |= {MODALITIES[each] for each in (kind, *beside) if each in MODALITIES}
+        media = {key: value for key, value in part.items() if key != "text"}
+        has_url = has_url or any(_is_remote(key, value) for key, value in _strings(media))
     return kinds, has_url
 
 

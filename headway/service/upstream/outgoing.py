@@ -82,7 +82,9 @@ def outgoing_body(
         del fields["stream_options"]
     if bound is not None:
         asked = request.max_tokens
-        fields[request.max_tokens_field] = bound if asked is None else min(asked, bound)
+        least = bound if asked is None else min(asked, bound)
+        others = {"max_tokens", "max_completion_tokens"} & fields.keys()
+        fields |= dict.fromkeys((request.max_tokens_field, *others), least)
     _salt(fields, request, settings)
     if settings.kind is Kind.SGLANG:
         fields["rid"] = request_id
@@ -114,7 +116,7 @@ def outgoing_head(
     return "\r\n".join(lines) + "\r\n"
 
 
-def probe_head(endpoint: Endpoint, path: str, settings: UpstreamSettings, key: str | None) -> str:
+def probe_head(path: str, settings: UpstreamSettings, key: str | None) -> str:
     """Request line and header of a GET."""
     lines = [f"GET {path} HTTP/1.1", "accept: */*", "accept-encoding: identity"]
     lines.append(f"user-agent: {AGENT}")

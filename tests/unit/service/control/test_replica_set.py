@@ -19,7 +19,7 @@ from headway.core.messages.path import (
     Tokens,
 )
 from headway.core.route.retry import RetrySettings
-from headway.core.route.router import RouteSettings
+from headway.core.route.router import RouterSettings
 from headway.service.control.replica_set import ReplicaSetSettings
 from headway.service.control.supervise import Observers
 from headway.service.wire.transport import ReplicaState
@@ -183,7 +183,7 @@ def test_a_request_that_had_not_begun_is_sent_again_from_the_start() -> None:
 def test_retries_before_the_first_token_end_with_their_budget() -> None:
     async def test() -> None:
         retries = RetrySettings(share=0.0, least=1)
-        settings = ReplicaSetSettings(replicas=2, route=RouteSettings(retries=retries))
+        settings = ReplicaSetSettings(replicas=2, route=RouterSettings(retries=retries))
         site = await Site(settings=settings).ready()
         readers = [site.read(request(f"r{i}", range(i, i + 9))) for i in range(6)]
         busiest = max(site.members, key=lambda m: len(m.received))
@@ -496,5 +496,44 @@ def test_gateway_health_03_counters_of_running_requests_come_down() -> None:
         assert view.status is not None
         assert (view.status.num_running, view.status.num_waiting) == (0, 0)
         assert all(member.work_s == 0.0 for member in view.members)
+
+    run(test())
+
+
+def test_the_times_of_a_moved_request_are_those_at_all_of_its_replicas_together() -> None:
+    async def test() -> None:
+        site = await Site(2).ready()
+        asked = request("r", range(9), sampling=msgspec.structs.replace(SAMPLED, max_tokens=20))
+        began = site.clock.now()
+        reader = site.read(asked)
+        await site.tokens(reader, 1)
+        first = site.clock.now()
+        await site.tokens(reader, 5)
+        site.clock.advance(3.0)  # it is found dead that late
+        site.working_on(reader).kill()
+        await site.until(reader.task.done)
+        usage, ended = reader.end.usage, site.clock.now()
+        assert reader.end.failovers == 1
+        assert usage.queue_s + usage.prefill_s == pytest.approx(first - began, abs=0.011)
+        assert usage.decode_s == pytest.approx(ended - first, abs=0.011)
+        assert usage.decode_s > 3.0
+        await site.set.stop()
+
+    run(test())
+
+
+def test_a_request_that_was_lost_before_it_began_has_waited_all_the_time() -> None:
+    async def test() -> None:
+        site = await Site(2).ready()
+        began = site.clock.now()
+        reader = site.read(request("r", range(9)))
+        site.clock.advance(2.0)
+        site.working_on(reader).kill()
+        await site.until(reader.task.done)
+        usage = reader.end.usage
+        assert usage.queue_s >= 2.0
+        whole = usage.queue_s + usage.prefill_s + usage.decode_s
+        assert whole == pytest.approx(site.clock.now() - began, abs=0.011)
+        await site.set.stop()
 
     run(test())
