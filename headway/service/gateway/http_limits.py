@@ -5,18 +5,14 @@ uvicorn's own protocol puts no bound on the number, the size or the time of head
 
 import asyncio
 import uuid
-from functools import partial
 from typing import Any, cast
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import (
-    STATUS_LINE,
-    HttpToolsProtocol,
-    RequestResponseCycle,
-)
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from headway.service.gateway.http import PUSH, TRANSPORT
+from headway.service.gateway.direct import DirectWriter
+from headway.service.gateway.http import DIRECT, TRANSPORT
 from headway.service.gateway.settings import GatewaySettings
 
 FRAMING_FACTOR = 8  # bytes of chunk sizes and the like allowed for each byte of body
@@ -106,7 +102,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """The header is whole; the body has limits of its own."""
         self._head_is_here()
         super().on_headers_complete()
-        cast(dict[str, Any], self.scope)[PUSH] = partial(_push, self.cycle)
+        cast(dict[str, Any], self.scope)[DIRECT] = DirectWriter(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         """Body bytes pay for some framing."""
@@ -186,20 +182,6 @@ class LimitedProtocol(HttpToolsProtocol):
         # and take the answer with it: what still comes is thrown away for a moment.
         self.transport.write_eof()
         self.linger = self.loop.call_later(LINGER_S, self.transport.close)
-
-
-def _push(cycle: RequestResponseCycle, data: bytes) -> bool:
-    """Write a part of a chunked answer without waiting, as `cycle.send` does; False: it must wait.
-
-    Most of what a token costs is waking tasks and passing messages; here it is one write.
-    """
-    transport = cycle.transport
-    if cycle.flow.write_paused or cycle.disconnected or transport.is_closing():
-        return False
-    if not cycle.chunked_encoding or cycle.response_complete:
-        return False
-    transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-    return True
 
 
 def _refusal(status: int) -> bytes:

@@ -27,10 +27,12 @@ class SseStream:
     async def send(self, events: bytes, *, is_last: bool = False) -> None:
         """Send whole events; raises ClientGone."""
         async with self._turn:
-            if not self.has_begun:
-                await self._exchange.start(200, HEADERS)
-                self.has_begun = True
-            await self._exchange.write(events, is_last=is_last)
+            if self.has_begun or is_last or not self._exchange.begin(HEADERS, events):
+                if not self.has_begun:
+                    await self._exchange.start(200, HEADERS)
+                    self.has_begun = True
+                await self._exchange.write(events, is_last=is_last)
+            self.has_begun = True
             self._last_sent = self._clock.now()
 
     def push(self, events: bytes) -> bool:
