@@ -182,15 +182,20 @@ class RequestMeter:
             completion_tokens=sum(usage.completion_tokens for usage in usages),
         )
 
+    def opened(
+        self, record: RequestRecord, prompt_tokens: int, max_tokens: int
+    ) -> RequestRecord:
+        """The record of a request that nothing was computed of yet."""
+        return msgspec.structs.replace(
+            record,
+            endpoint=self._endpoint,
+            slo_class="" if self._slo_class is None else self._slo_class.name.lower(),
+            prompt_tokens=prompt_tokens,
+            max_tokens=max_tokens,
+        )
+
     def fill(self, record: RequestRecord) -> RequestRecord:
         """The record with all that was measured of the request."""
-        if not self._parts:  # twice on the way to every first token
-            return msgspec.structs.replace(
-                record,
-                endpoint=self._endpoint,
-                slo_class="" if self._slo_class is None else self._slo_class.name.lower(),
-                first_token_s=self._first_token_s,
-            )
         parts = self._parts.values()
         begun = [part for part in parts if part.has_begun]
         usages = [part.usage for part in begun]

@@ -265,7 +265,7 @@ class Gateway:
         settings, limits, models = self._parts.settings, self._parts.api_limits, plan.models
         body = await exchange.body(settings.max_body_bytes, settings.body_timeout)
         query = {} if model is None else {"model": model}
-        may_leave = models.has_upstreams and plan.table.is_configured
+        may_leave = models.has_upstreams and (plan.table.is_configured or not models.has_own)
 
         def parsed() -> AnyRequest:
             if models.has_upstreams and (may_leave or not models.is_own(model_of(body, query))):
