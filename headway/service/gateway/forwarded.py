@@ -125,6 +125,7 @@ class Outlet:
         self._journey.giving(num_tokens)
         if not self._stream.push(data):
             return False
+        self._has_token()
         self._journey.gave()
         return True
 

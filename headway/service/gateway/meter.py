@@ -182,9 +182,7 @@ class RequestMeter:
             completion_tokens=sum(usage.completion_tokens for usage in usages),
         )
 
-    def opened(
-        self, record: RequestRecord, prompt_tokens: int, max_tokens: int
-    ) -> RequestRecord:
+    def opened(self, record: RequestRecord, prompt_tokens: int, max_tokens: int) -> RequestRecord:
         """The record of a request that nothing was computed of yet."""
         return msgspec.structs.replace(
             record,

@@ -27,20 +27,22 @@ class SseStream:
     async def send(self, events: bytes, *, is_last: bool = False) -> None:
         """Send whole events; raises ClientGone."""
         async with self._turn:
-            if self.has_begun or is_last or not self._exchange.begin(HEADERS, events):
-                if not self.has_begun:
-                    await self._exchange.start(200, HEADERS)
-                    self.has_begun = True
-                await self._exchange.write(events, is_last=is_last)
-            self.has_begun = True
+            if not self.has_begun:
+                await self._exchange.start(200, HEADERS)
+                self.has_begun = True
+            await self._exchange.write(events, is_last=is_last)
             self._last_sent = self._clock.now()
 
     def push(self, events: bytes) -> bool:
         """Send whole events in this turn of the loop; False where that cannot be: use `send`."""
-        if not self.has_begun or self._turn.locked() or not self._exchange.push(events):
+        if self._turn.locked():
             return False
-        self._last_sent = self._clock.now()
-        return True
+        exchange = self._exchange
+        is_sent = exchange.push(events) if self.has_begun else exchange.begin(HEADERS, events)
+        if is_sent:
+            self.has_begun = True
+            self._last_sent = self._clock.now()
+        return is_sent
 
     async def fail(self, error: HeadwayError) -> None:
         """End a stream that has begun: one error event and no [DONE]."""

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from headway.core.base.clock import Clock
-from headway.core.base.errors import UpstreamBroken
+from headway.core.base.errors import UpstreamBroken, UpstreamTimeout
 from headway.core.base.units import Seconds
 from headway.core.messages.path import Finished, Usage
 from headway.service.upstream.answers import Shown, StreamedAnswer, whole_answer
@@ -76,13 +76,18 @@ class Attempt:
         answer = self._answer = StreamedAnswer(self._shown, prompt_tokens)
         streaming = Streaming(self._id, answer, outlet, witness, self._clock)
         limits = self._settings.timeouts
-        async with self._within(limits.first_token, "its first token"):
-            reply = await self._sent(head, body)
-            _check_stream(reply)
-            await streaming.begin(reply)
-        self.first_at = self._clock.now()
         self._streaming = streaming
-        await streaming.run(reply, limits.between_chunks)
+        try:
+            async with self._within(limits.first_token, "its first token"):
+                reply = await self._sent(head, body)
+                _check_stream(reply)
+                await streaming.begin(reply)
+        except UpstreamTimeout:
+            if not streaming.has_begun:  # else it came in the turn in which its time was over
+                raise
+        self.first_at = self._clock.now()
+        assert self._reply is not None, "it has begun"
+        await streaming.run(self._reply, limits.between_chunks)
 
     def last(self, created: int) -> tuple[bytes, Finished]:
         """The end of a streamed answer; raises UpstreamBroken where it came too early."""

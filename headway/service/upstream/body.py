@@ -48,16 +48,17 @@ class Body:
             await self._wake.wait()
         return self._all()
 
-    async def pump(self, take: Take) -> None:
-        """Hand pieces to `take` until it says False, or no more come; `read` then tells why."""
+    async def pump(self, take: Take) -> bool:
+        """Hand pieces to `take` until it says False; False: no more come, and `read` tells why."""
         if self._pieces and not take(self._all()):
-            return
+            return True
         if self.is_whole or self.lost is not None:
-            return
+            return False
         self._wake.clear()
         self._take = take
         try:
             await self._wake.wait()
+            return self._take is None
         finally:
             self._take = None
 

@@ -165,11 +165,11 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
         return data
 
-    async def pump(self, take: Take) -> None:
+    async def pump(self, take: Take) -> bool:
         """Give pieces to `take` as they come; see `Body.pump`."""
         if self._body.num_bytes > PAUSE_BYTES and self._transport is not None:
             self._transport.resume_reading()  # it is all taken at once
-        await self._body.pump(take)
+        return await self._body.pump(take)
 
     def cut(self) -> None:
         """Close it now, whatever was under way."""
@@ -205,12 +205,12 @@ class Reply:
         """The next piece of the body, b"" at its end; raises UpstreamBroken."""
         return await self._connection.read()
 
-    async def pump(self, take: Take) -> None:
+    async def pump(self, take: Take) -> bool:
         """Give each piece to `take` in the turn in which it comes, as long as that says True.
 
-        Returns also at the end of the body and where it breaks: `read` tells which.
+        False: the body has ended, or it breaks; `read` tells which.
         """
-        await self._connection.pump(take)
+        return await self._connection.pump(take)
 
     async def whole(self, max_bytes: int) -> bytes:
         """The rest of the body; raises UpstreamBroken, also where it is longer."""

@@ -29,7 +29,7 @@ class Replied(Protocol):
         """What has come since the last call; b"" at its end. Raises UpstreamBroken."""
         ...
 
-    async def pump(self, take: Take) -> None:
+    async def pump(self, take: Take) -> bool:
         """See `Body.pump`."""
         ...
 
@@ -80,12 +80,7 @@ class Streaming:
 
     async def begin(self, reply: Replied) -> None:
         """Wait for the first events; raises UpstreamBroken. Comments are no events."""
-        events: list[bytes] = []
-        while not events and not self._is_end:
-            piece = await reply.read()
-            self._is_end = not piece
-            events = self._reader.feed(piece) if piece else self._reader.finish()
-        self._unsent = self._changed(events, self._clock.now())
+        await self._pump(reply)
 
     async def run(self, reply: Replied, between_s: float | None) -> None:
         """All of it to the client; raises UpstreamError, and what an error event says.
@@ -109,17 +104,13 @@ class Streaming:
 
     async def _pump(self, reply: Replied) -> None:
         """Hand on what comes until something has to wait, fails or ends."""
-        await reply.pump(self._take)
-        if not (self._unsent or self._failure or self._answer.is_done):
-            piece = await reply.read()  # raises where it broke
-            if piece:
-                self._take(piece)
-            else:
-                self._is_end = True
-                self._unsent = self._changed(self._reader.finish(), self._clock.now())
+        if not await reply.pump(self._take):
+            await reply.read()  # nothing: raises where it broke
+            self._is_end = True
+            self._unsent = self._changed(self._reader.finish(), self._clock.now())
 
     def _take(self, piece: bytes) -> bool:
-        """A piece has come; False where `run` has to go on."""
+        """A piece has come; False where `run` has to go on, or `begin` has what it waits for."""
         try:
             events = self._reader.feed(piece)
         except UpstreamBroken as error:
@@ -127,13 +118,15 @@ class Streaming:
             return False
         if not events:
             return True
-        assert self._patience is not None
-        now = self._clock.now()
-        self._patience.heard(now)
+        now, patience = self._clock.now(), self._patience
         data = self._changed(events, now)
         if data and not self._outlet.push(data, self._answer.num_tokens):
             self._unsent = data
             return False
+        self.has_begun = self.has_begun or bool(data)
+        if patience is None:
+            return False
+        patience.heard(now)
         return self._failure is None and not self._answer.is_done
 
     def _changed(self, events: list[bytes], now: Seconds) -> bytes:

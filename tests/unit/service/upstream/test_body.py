@@ -53,7 +53,7 @@ def test_pieces_are_handed_on_in_the_turn_that_brings_them_until_the_end() -> No
         assert taken == [b"early", b"ab"]
         assert not pumping.done()
         came(body, b"c", is_whole=True)
-        await pumping
+        assert not await pumping  # nothing more comes
         assert taken == [b"early", b"ab", b"c"]
         assert await body.read() == b""
 
@@ -72,7 +72,7 @@ def test_who_takes_no_more_finds_the_rest_with_the_reader() -> None:
         await asyncio.sleep(0)
         came(body, b"a")
         came(body, b"b")
-        await pumping
+        assert await pumping  # more may come
         assert taken == [b"a"]
         assert await body.read() == b"b"
 

@@ -34,8 +34,8 @@ class Answered:
     async def read(self) -> bytes:
         return await self.body.read()
 
-    async def pump(self, take: Take) -> None:
-        await self.body.pump(take)
+    async def pump(self, take: Take) -> bool:
+        return await self.body.pump(take)
 
     def sends(self, *pieces: bytes, is_whole: bool = False) -> None:
         """In one turn of the loop."""
@@ -49,8 +49,8 @@ class Client:
     """Outlet and Witness."""
 
     def __init__(self) -> None:
-        self.pushed: list[bytes] = []
-        self.waited: list[bytes] = []
+        self.sent: list[bytes] = []
+        self.num_waited = 0
         self.tokens: list[int] = []
         self.counted: list[tuple[int, int]] = []
         self.is_slow = False
@@ -60,13 +60,14 @@ class Client:
     def push(self, data: bytes, num_tokens: int) -> bool:
         if self.is_slow:
             return False
-        self.pushed.append(data)
+        self.sent.append(data)
         self.tokens.append(num_tokens)
         return True
 
     async def stream(self, data: bytes, num_tokens: int, *, is_last: bool) -> None:
         await self.reads.wait()
-        self.waited.append(data)
+        self.sent.append(data)
+        self.num_waited += 1
         self.tokens.append(num_tokens)
 
     async def whole(self, body: bytes, num_tokens: int) -> None:
@@ -97,13 +98,9 @@ class Client:
 
     @property
     def text(self) -> str:
-        """All of it, in the order in which it was pushed; then what had waited."""
-        return _text(self.waited[:1] + self.pushed + self.waited[1:])
-
-
-def _text(datas: list[bytes]) -> str:
-    chunks = events_of(b"".join(datas).decode())
-    return "".join(each["choices"][0]["delta"].get("content") or "" for each in chunks)
+        """All that was sent."""
+        chunks = events_of(b"".join(self.sent).decode())
+        return "".join(each["choices"][0]["delta"].get("content") or "" for each in chunks)
 
 
 Scenario = Callable[[Answered, Client, Streaming], Coroutine[Any, Any, None]]
@@ -130,13 +127,13 @@ async def begun(theirs: Answered, streaming: Streaming, between_s: float | None 
 def test_pieces_leave_in_the_turn_that_brings_them_and_are_counted() -> None:
     async def scenario(theirs: Answered, client: Client, streaming: Streaming) -> None:
         task = await begun(theirs, streaming)
-        assert (len(client.waited), streaming.has_begun) == (1, True)
-        for letter in "bcd":
+        assert (client.text, streaming.has_begun) == ("a", True)
+        for number, letter in enumerate("bcd", 1):
             theirs.sends(event(chunk(letter)))
-            assert _text(client.pushed[-1:]) == letter
+            assert client.text == "abcd"[: number + 1]
         theirs.sends(event(chunk("e")) + event(chunk(finish="stop")) + DONE)
         await task
-        assert client.text == "abcde"
+        assert (client.text, client.num_waited) == ("abcde", 0)
         assert (client.counted, client.tokens[-1]) == ([(0, 1)] * 5, 5)
 
     streamed(scenario)
@@ -151,13 +148,24 @@ def test_what_a_slow_client_cannot_take_is_sent_once_it_reads_and_in_order() -> 
         await asyncio.sleep(0)
         theirs.sends(event(chunk("c")))
         theirs.sends(event(chunk("d")))
-        assert client.pushed == []
+        assert client.text == "a"
         client.is_slow = False
         client.reads.set()
         theirs.sends(event(chunk(finish="stop")), DONE)
         await task
-        assert _text(client.waited) + _text(client.pushed) == "abcd"
+        assert (client.text, client.num_waited) == ("abcd", 1)
         assert client.counted == [(0, 1)] * 4
+
+    streamed(scenario)
+
+
+def test_the_first_event_waits_for_a_client_that_cannot_take_it() -> None:
+    async def scenario(theirs: Answered, client: Client, streaming: Streaming) -> None:
+        client.is_slow = True
+        task = await begun(theirs, streaming)
+        assert (client.text, client.num_waited, streaming.has_begun) == ("a", 1, True)
+        theirs.sends(event(chunk(finish="stop")) + DONE)
+        await task
 
     streamed(scenario)
 
@@ -179,7 +187,7 @@ def test_an_error_event_that_comes_first_has_begun_nothing() -> None:
         await streaming.begin(theirs)
         with pytest.raises(UpstreamError):
             await streaming.run(theirs, None)
-        assert (streaming.has_begun, client.waited) == (False, [])
+        assert (streaming.has_begun, client.sent) == (False, [])
 
     streamed(scenario)
 
