@@ -55,7 +55,8 @@ class LineMachine(RuleBasedStateMachine):
         self.waiting.append(place)
         patience = self.line.patience(place, self.now)
         assert (patience is None) == (who.budget_s is None)
-        assert patience is None or who.budget_s is None or 0.0 <= patience <= who.budget_s
+        most = 0.0 if who.budget_s is None else who.budget_s + 1e-6  # as far as floats go
+        assert patience is None or 0.0 <= patience <= most
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), tokens=st.integers(0, 5000))
