@@ -36,10 +36,13 @@ hypothesis.settings.load_profile("long" if os.environ.get("LONG") == "1" else "f
 kernel_cache.prepare(CACHE / "kernels")
 
 
+TRACED = ("tests/unit/core/", "tests/conformance/")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Only what the tests of the core reach is covered: tracing the others takes time."""
     for item in items:
-        if not item.nodeid.startswith("tests/unit/core/"):
+        if not item.nodeid.startswith(TRACED):
             item.add_marker(pytest.mark.no_cover)
 
 
