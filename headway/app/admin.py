@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 
 from headway.app.admin_desk import Desk, HttpDesk, Refused, StoreDesk
 from headway.app.admin_show import show
+from headway.app.ledger_source import NO_DATABASE
 from headway.app.settings import merge_models
-from headway.app.stores import open_stores
+from headway.app.stores import open_database_of
 from headway.core.base.errors import InvalidSetting, StartError
 from headway.core.tenancy.limits import Limits
 from headway.core.tenancy.tenant import NAMES
+from headway.service.store.settings import url_of
 
 EXIT_OK, EXIT_REFUSED = 0, 1
 LENGTH = re.compile(r"(\d{1,9})([smhd]?)")
@@ -70,13 +72,12 @@ def _desk(chosen: argparse.Namespace) -> Iterator[Desk]:
         with contextlib.closing(HttpDesk(chosen.url, settings.gateway.admin_key[0])) as desk:
             yield desk
         return
-    stores = open_stores(settings)
+    url = url_of(settings.store)
+    if url is None:
+        raise StartError(NO_DATABASE)
+    stores = open_database_of(url)
     try:
-        if stores.database is None or stores.accounts is None:
-            raise StartError(
-                "no database: give --database-url or --data-dir as to headway serve, or --url "
-                "and --admin-key of a running server"
-            )
+        assert stores.accounts is not None
         yield StoreDesk(stores.accounts)
     finally:
         stores.close()

@@ -13,6 +13,11 @@ from headway.service.store.database import open_database
 from headway.service.store.settings import url_of
 from headway.service.store.usage import SqlUsage
 
+NO_DATABASE = (
+    "--data-dir none has no database: give --database-url or --data-dir as to headway serve, or "
+    "--url and --admin-key of a running server"
+)
+
 
 def add_source(parser: argparse.ArgumentParser) -> None:
     """Declare where to read, as `headway admin` has it."""
@@ -29,10 +34,7 @@ def open_usage(chosen: argparse.Namespace) -> Iterator[SqlUsage]:
     """The database's records; raises StartError."""
     url = url_of(_settings(chosen).store)
     if url is None:
-        raise StartError(
-            "no database: give --database-url or --data-dir as to headway serve, or --url "
-            "and --admin-key of a running server"
-        )
+        raise StartError(NO_DATABASE)
     database = open_database(url)
     try:
         yield SqlUsage(database)

@@ -43,9 +43,15 @@ SERVER_OPTIONS: tuple[Option, ...] = (
         "store",
         text,
         "Database of tenants, keys and the ledger: sqlite:///FILE or postgresql://...",
-        default="headway.db in --data-dir; without that, memory",
+        default="headway.db in --data-dir",
     ),
-    Option("data-dir", "store", text, "Folder of what the server keeps", default="none"),
+    Option(
+        "data-dir",
+        "store",
+        text,
+        "Folder of what the server keeps: tenants, keys, one record a request; none keeps nothing",
+        default="~/.local/share/headway, or as XDG_DATA_HOME has it",
+    ),
     Option(
         "ledger-retention-days",
         "ledger",

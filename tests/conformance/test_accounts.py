@@ -17,17 +17,23 @@ from headway.core.tenancy.tenant import SloClass
 from headway.service.store.accounts_memory import MemoryAccounts
 from headway.service.store.accounts_sql import SqlAccounts
 from headway.service.store.database import file_url, open_database
+from headway.service.store.embedded import EmbeddedAccounts, EmbeddedFile
 
 ME = Author("test", 1000.5)
 NUM_THREADS = 4
 NUM_EDITS = 10
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "embedded", "sqlite", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AccountStore]:
     """An empty one."""
     if request.param == "memory":
         yield MemoryAccounts()
+        return
+    if request.param == "embedded":
+        file = EmbeddedFile(tmp_path)
+        yield EmbeddedAccounts(file)
+        file.close()
         return
     is_file = request.param == "sqlite"
     url = file_url(tmp_path / "x.db") if is_file else request.getfixturevalue("postgres_url")

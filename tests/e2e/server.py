@@ -53,8 +53,13 @@ class Server:
         command = [sys.executable, "-m", "headway.app.cli", "serve"]
         command += [] if model is None else ["--model", model]
         command += ["--port", str(self.port), *options]
+        # What it keeps by default; the tests' own, and no other server's.
+        self.data_home = folder / "data-home"
+        environment = os.environ | {"XDG_DATA_HOME": str(self.data_home)}
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, env=environment
+            )
         self.client = httpx.Client(base_url=self.url, timeout=120.0)
 
     def wait_ready(self, seconds: float = 120.0) -> "Server":

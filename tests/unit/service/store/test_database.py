@@ -21,7 +21,7 @@ from headway.service.store.database import (
     open_database,
     shown_url,
 )
-from headway.service.store.settings import StoreSettings, url_of
+from headway.service.store.settings import StoreSettings, default_folder, url_of
 from headway.service.store.tenant_data import TENANT_TABLES
 
 NUM_PROCESSES = 4
@@ -241,7 +241,8 @@ def test_too_many_waiting_calls_are_refused_at_once(tmp_path: Path) -> None:
 
 
 def test_the_url_comes_from_the_settings(tmp_path: Path) -> None:
-    assert url_of(StoreSettings()) is None
+    assert url_of(StoreSettings(data_dir="none")) is None
+    assert url_of(StoreSettings()) == file_url(default_folder() / "headway.db")
     assert url_of(StoreSettings(data_dir=str(tmp_path))) == file_url(tmp_path / "headway.db")
     given = "postgresql://db/x"
     assert url_of(StoreSettings(data_dir=str(tmp_path), database_url=given)) == given
