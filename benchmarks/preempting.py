@@ -2,6 +2,8 @@
 """What preempting costs in throughput: nobody stopped, stopped by swap, stopped by recompute.
 
     .venv/bin/python benchmarks/preempting.py --json benchmarks/results/preempting.json
+    .venv/bin/python benchmarks/preempting.py --positions 8192 --short-prompt 384 \
+        --json benchmarks/results/preempting-full.json
 
 The same requests in each run, on the CPU engine in this process: enough best-effort ones to keep
 all slots busy, and bursts of short requests at fixed times. In the first way the short ones are
@@ -10,6 +12,10 @@ sequences beyond those that are kept for VIPs: a fifth or more of all sequences 
 a host tier a stopped sequence's blocks are kept there, without one they are computed again. The
 ways take turns; cost is the throughput that is missing against the first way, medians over the
 rounds.
+
+Where memory is ample, a stopped sequence finds its blocks in the prefix cache again. The second
+command has a pool of just what the running sequences fill, and VIPs with prompts that need their
+victims' blocks: what is computed again there really is.
 """
 
 from __future__ import annotations
@@ -25,7 +31,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import msgspec
-from run_workloads import commit, machine, plain, versions
+from run_workloads import cache_folder, commit, machine, plain, versions
 
 from headway.app.local_engine import local_engine, run_locally
 from headway.app.settings import merge
@@ -33,10 +39,15 @@ from headway.core.base.units import Seconds
 from headway.core.sim.report import summarize
 from headway.core.sim.workload import Mix, Party, Workload, draw, fixed
 from headway.core.tenancy.tenant import SloClass
+from headway.service.loaders.builtin import fetch_builtin
+from headway.service.loaders.model_files import open_model
+from headway.service.loaders.progress import ConsoleProgress
 
 SLOTS, HOST_BYTES = 16, 512 * 2**20
 PROMPT, ANSWER = 384, 128  # of the best-effort ones
-SHORT_PROMPT, SHORT_ANSWER = 32, 16
+SHORT_ANSWER = 16
+CONTEXT = 1024  # with --positions: the longest request, so that a small pool is allowed
+KV_BYTES = 2  # of a value in K or V, bfloat16
 
 
 class Way(NamedTuple):
@@ -63,6 +74,8 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=3.0, help="seconds between bursts")
     parser.add_argument("--burst", type=int, default=6, help="short requests at a time")
     parser.add_argument("--bursts", type=int, default=6)
+    parser.add_argument("--short-prompt", type=int, default=32, help="tokens of theirs")
+    parser.add_argument("--positions", type=int, help="of the KV pool (default: ample)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -90,7 +103,7 @@ def workload(way: Way, options: argparse.Namespace, number: int) -> Workload:
     rng = Random(number)
     queue = draw(_mix("long", PROMPT, ANSWER, SloClass.INTERNAL), options.requests, rng, label="l")
     short = draw(
-        _mix("short", SHORT_PROMPT, SHORT_ANSWER, way.slo_class),
+        _mix("short", options.short_prompt, SHORT_ANSWER, way.slo_class),
         options.burst * options.bursts,
         rng,
         label="s",
@@ -103,13 +116,13 @@ def workload(way: Way, options: argparse.Namespace, number: int) -> Workload:
 
 def run(way: Way, options: argparse.Namespace, number: int) -> dict[str, Any]:
     """One run on an engine of its own."""
-    settings = merge(
-        {"max_num_seqs": SLOTS, "kv_host_memory_bytes": way.host_bytes, "log_level": "warning"},
-        {},
-        None,
-    )
+    values = {"max_num_seqs": SLOTS, "kv_host_memory_bytes": way.host_bytes, "log_level": "warning"}
+    if options.positions is not None:
+        card = open_model(fetch_builtin(ConsoleProgress(), cache_folder())).card
+        values["kv_cache_memory_bytes"] = options.positions * card.kv_bytes_per_token(KV_BYTES)
+        values["max_model_len"] = CONTEXT
     load = workload(way, options, number)
-    with local_engine(settings) as engine:
+    with local_engine(merge(values, {}, None)) as engine:
         records, _ = run_locally(engine, load)
         status = engine.core.status()
     figures = summarize(records)

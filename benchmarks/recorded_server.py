@@ -105,6 +105,7 @@ class RecordedEngine:
                     "decode_pairs": work.decode_pairs,
                     "prefill_tokens": work.prefill_tokens,
                     "prefill_pairs": work.prefill_pairs,
+                    "decode_shared": work.decode_shared,
                 }
             )
         return plan

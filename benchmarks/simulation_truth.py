@@ -3,15 +3,18 @@
 
     .venv/bin/python benchmarks/simulation_truth.py --json benchmarks/results/simulation-truth.json
 
-Each workload runs on a server of its own, whose engine writes down its steps. Then
+Each workload runs --repetitions times, each on a server of its own, whose engine writes down its
+steps. Then
 
     replay      the recorded arrivals with the recorded step times: are the same steps planned,
                 and does every request get its tokens at the same time?        within 2 %
     prediction  step costs fitted on W1 and W2 only, against W3 to W5:
                 P50 and P99 of TTFT, ITL and E2E                               within 15 %
 
-Both compare at the engine, so that HTTP is not part of it; what the clients saw is in the JSON
-beside it. Run it on a quiet machine.
+A measured figure is the median of its repetitions, a predicted one that of some simulations for
+each of them: a P99 of few requests, and a machine's slower minutes, are chance. Both compare
+at the engine, so that HTTP is not part of it; what the clients saw is in the JSON beside it. Run
+it on a quiet machine; a repetition takes about three minutes.
 """
 
 from __future__ import annotations
@@ -38,39 +41,43 @@ from run_workloads import (
     commit,
     free_port,
     machine,
+    plain,
     running,
     write_tokenizer,
 )
 
 from headway.app.bench_show import table
 from headway.core.base.units import Seconds
+from headway.core.cost.arithmetic import Arithmetic, arithmetic_of
 from headway.core.engine.settings import ResolvedEngine
 from headway.core.sim.costs import (
     MeasuredStep,
     RecordedSteps,
     SpreadCost,
     StepTable,
-    fit,
-    relative_error,
 )
+from headway.core.sim.fit import fit, relative_error
 from headway.core.sim.report import Outcome, Record, percentile, summarize
 from headway.core.sim.run import simulate
 from headway.core.sim.workload import Planned, Workload, benchmark
 from headway.service.loaders.builtin import fetch_builtin
+from headway.service.loaders.model_files import open_model
 from headway.service.loaders.progress import ConsoleProgress
 
 NAMES = ("w1", "w2", "w3", "w4", "w5")
 FITTED = ("w1", "w2")
 WARM_UP = 16  # requests that load.py sends before a workload
+SIMULATIONS = 3  # for each repetition
 REPLAY_LIMIT, PREDICTION_LIMIT = 0.02, 0.15
 TINY = 1e-7  # seconds: after a step's beginning, and for nothing else
 
 
 @dataclass(frozen=True)
 class Real:
-    """One workload as it really went."""
+    """One repetition of a workload as it really went."""
 
     name: str
+    repetition: int
     settings: ResolvedEngine
     requests: list[dict[str, Any]]
     steps: list[dict[str, Any]]
@@ -89,6 +96,19 @@ class Real:
     def own_requests(self) -> list[dict[str, Any]]:
         """Without the warm-up."""
         return sorted(self.requests, key=lambda r: r["arrived"])[WARM_UP:]
+
+    @property
+    def own_steps(self) -> list[MeasuredStep]:
+        """Without the warm-up, in which a process does many things for the first time.
+
+        With their pauses, which a simulation has none of beside its steps.
+        """
+        began = self.own_requests[0]["arrived"]
+        return [
+            msgspec.structs.replace(step, seconds=step.seconds + step.pause, pause=0.0)
+            for step, raw in zip(self.measured_steps, self.steps, strict=True)
+            if raw["began"] >= began
+        ]
 
     @property
     def records(self) -> list[Record]:
@@ -118,26 +138,43 @@ def _measured(step: dict[str, Any], seconds: float, pause: float) -> MeasuredSte
 
 
 def _group(request: dict[str, Any]) -> str:
-    return "long" if len(request["prompt"]) > 2000 else "stream"
+    return group_of(len(request["prompt"]))
 
 
-def real_of(name: str, options: argparse.Namespace, capacity: float | None) -> Real:
+def group_of(prompt_tokens: int) -> str:
+    """W4's two kinds of requests; all others are of the second."""
+    return "long" if prompt_tokens > 2000 else "stream"
+
+
+def real_of(
+    name: str, repetition: int, options: argparse.Namespace, capacity: float | None
+) -> Real:
     """One workload, run now, or read from --recordings when it was run before."""
-    kept = None if options.recordings is None else options.recordings / f"{name}.json"
+    kept = options.recordings
+    if kept is not None:
+        kept /= f"{name}.json" if repetition == 1 else f"{name}-{repetition}.json"
     if kept is None or not kept.exists():
-        content = run_real(name, options, capacity)
+        content = run_real(name, repetition, options, capacity)
         if kept is not None:
             kept.parent.mkdir(parents=True, exist_ok=True)
             kept.write_text(json.dumps(content))
     else:
         content = json.loads(kept.read_text())
     settings = msgspec.convert(content["settings"], ResolvedEngine)
-    return Real(name, settings, content["requests"], content["steps"], content["client"])
+    requests, steps, client = (content[key] for key in ("requests", "steps", "client"))
+    return Real(name, repetition, settings, requests, steps, client)
 
 
-def run_real(name: str, options: argparse.Namespace, capacity: float | None) -> dict[str, Any]:
+def model_of(options: argparse.Namespace) -> Path:
+    """The model's file."""
+    return options.model or Path(fetch_builtin(ConsoleProgress(), cache_folder()))
+
+
+def run_real(
+    name: str, repetition: int, options: argparse.Namespace, capacity: float | None
+) -> dict[str, Any]:
     """Run one workload on a fresh server: its recording, and what its client measured."""
-    model = options.model or Path(fetch_builtin(ConsoleProgress(), cache_folder()))
+    model = model_of(options)
     tokenizer = write_tokenizer(model, cache_folder() / "benchmarks")
     with tempfile.TemporaryDirectory() as folder:
         recording, figures = Path(folder, "recording.json"), Path(folder, "figures.json")
@@ -157,7 +194,8 @@ def run_real(name: str, options: argparse.Namespace, capacity: float | None) -> 
             served = httpx.get(f"{url}/v1/models").json()["data"][0]["id"]
             load = [sys.executable, str(HERE / "load.py"), "--base-url", url, "--model", served]
             load += ["--tokenizer", str(tokenizer), "--workloads", name, "--repetitions", "1"]
-            load += ["--seed", str(options.seed), "--json", str(figures)]
+            seed = options.seed + repetition - 1
+            load += ["--seed", str(seed), "--json", str(figures)]
             load += ["--overload-seconds", str(options.overload_seconds)]
             if capacity is not None:
                 load += ["--capacity", str(capacity)]
@@ -225,54 +263,64 @@ def planned(request: dict[str, Any]) -> Planned:
     )
 
 
-def costs_of(reals: Sequence[Real]) -> tuple[StepTable, dict[str, float]]:
+def costs_of(reals: Sequence[Real], model: Arithmetic) -> tuple[StepTable, dict[str, float]]:
     """A table of what the steps of some workloads took, pauses included."""
-    steps = [
-        msgspec.structs.replace(step, seconds=step.seconds + step.pause, pause=0.0)
-        for real in reals
-        for step in real.measured_steps
-    ]
-    found = fit(steps)
+    steps = [step for real in reals for step in real.own_steps]
+    found = fit(steps, model)
     errors = sorted(abs(relative_error(found, step)) for step in steps)
     return found, {"p50": percentile(errors, 50), "p90": percentile(errors, 90)}
 
 
-def think_of(real: Real) -> float:
+def think_of(reals: Sequence[Real]) -> float:
     """Seconds from an answer's end to the same client's next arrival, with one client."""
-    ordered = real.own_requests
-    return median(b["arrived"] - a["finished"] for a, b in pairwise(ordered))
+    return median(
+        later["arrived"] - earlier["finished"]
+        for real in reals
+        for earlier, later in pairwise(real.own_requests)
+    )
 
 
-def predict(real: Real, cost: StepTable, think: float, seed: int) -> list[Record]:
+def predict(real: Real, cost: StepTable, think: float, seed: str) -> list[Record]:
     """The workload under the simulated clock; only W5's times of sending are the real ones."""
+    workload = benchmark(real.name, Random(seed), think=think) if real.name != "w5" else sent(real)
     spread = SpreadCost(cost, Random(f"{seed}/spread"))
-    if real.name == "w5":
-        start = real.own_requests[0]["arrived"]
-        arrivals = ((Seconds(r["arrived"] - start), planned(r)) for r in real.own_requests)
-        return simulate(Workload(arrivals=tuple(arrivals)), real.settings, spread).records
-    workload = benchmark(real.name, Random(seed), think=think)
     records = simulate(workload, real.settings, spread).records
     for record in records:
-        record.group = "long" if record.prompt_tokens > 2000 else "stream"
+        record.group = group_of(record.prompt_tokens)
     return records
 
 
-def compare(real: Real, predicted: Sequence[Record]) -> list[dict[str, Any]]:
-    """P50 and P99 of each latency; W4's two kinds of requests apart."""
-    rows = []
-    measured = real.records
-    for group in sorted({record.group for record in measured}):
-        sides = [
-            summarize([record for record in side if record.group == group]).total
-            for side in (measured, predicted)
-        ]
+def sent(real: Real) -> Workload:
+    """The requests as they arrived, whatever came of them."""
+    own = real.own_requests
+    start = own[0]["arrived"]
+    return Workload(arrivals=tuple((Seconds(r["arrived"] - start), planned(r)) for r in own))
+
+
+def figures_of(records: Sequence[Record]) -> dict[tuple[str, str], float]:
+    """P50 and P99 of each latency, by group and name; W4's two kinds of requests apart."""
+    found = {}
+    for group in sorted({record.group for record in records}):
+        total = summarize([record for record in records if record.group == group]).total
         for name in ("ttft", "itl", "e2e"):
             for label in ("p50", "p99"):
-                truth, guess = (getattr(getattr(side, name), label) for side in sides)
-                row: dict[str, Any] = {"workload": real.name, "group": group}
-                row |= {"figure": f"{name} {label}", "measured_s": truth, "predicted_s": guess}
-                row["error"] = None if not truth or guess is None else guess / truth - 1.0
-                rows.append(row)
+                found[group, f"{name} {label}"] = getattr(getattr(total, name), label)
+    return found
+
+
+def compare(
+    name: str, measured: Sequence[Sequence[Record]], predicted: Sequence[Sequence[Record]]
+) -> list[dict[str, Any]]:
+    """Each figure of a workload: its median over the runs on both sides."""
+    sides = [[figures_of(run) for run in runs] for runs in (measured, predicted)]
+    rows = []
+    for group, figure in sides[0][0]:
+        truths, guesses = ([run[group, figure] for run in side] for side in sides)
+        truth, guess = median(truths), median(guesses)
+        row: dict[str, Any] = {"workload": name, "group": group, "figure": figure}
+        row |= {"measured_s": truth, "predicted_s": guess, "error": guess / truth - 1.0}
+        row |= {"measured_runs_s": truths, "predicted_runs_s": guesses}
+        rows.append(row)
     return rows
 
 
@@ -303,9 +351,9 @@ def show_predictions(rows: Sequence[dict[str, Any]]) -> str:
         [
             [
                 f"{row['workload']} {row['group']} {row['figure']}",
-                f"{1000 * row['measured_s']:,.1f}" if row["measured_s"] is not None else "-",
-                f"{1000 * row['predicted_s']:,.1f}" if row["predicted_s"] is not None else "-",
-                f"{100 * row['error']:+.1f} %" if row["error"] is not None else "-",
+                f"{1000 * row['measured_s']:,.1f}",
+                f"{1000 * row['predicted_s']:,.1f}",
+                f"{100 * row['error']:+.1f} %",
             ]
             for row in rows
         ],
@@ -319,6 +367,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--model", type=Path, help="a GGUF file (default: the built-in model)")
     parser.add_argument("--workloads", default=",".join(NAMES), help="w1 and w2 always run")
+    parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--overload-seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
@@ -334,20 +383,24 @@ def main() -> int:
     options = parse_arguments()
     before = os.getloadavg()
     wanted = [n for n in NAMES if n in FITTED or n in options.workloads.split(",")]
-    reals: dict[str, Real] = {}
-    for name in wanted:
-        capacity = reals["w2"].client["requests_s"] if name == "w5" else None
-        reals[name] = real_of(name, options, capacity)
-    replays = {name: replay(real) for name, real in reals.items()}
-    cost, fit_error = costs_of([reals[name] for name in FITTED])
+    reals: dict[str, list[Real]] = {name: [] for name in wanted}
+    for repetition in range(1, options.repetitions + 1):
+        for name in wanted:
+            capacity = reals["w2"][-1].client["requests_s"] if name == "w5" else None
+            reals[name].append(real_of(name, repetition, options, capacity))
+    replays = {f"{name} {real.repetition}": replay(real) for name in wanted for real in reals[name]}
+    model = arithmetic_of(open_model(str(model_of(options))).card)
+    cost, fit_error = costs_of([real for name in FITTED for real in reals[name]], model)
     think = think_of(reals["w1"])
-    rows = [
-        row
-        for name in wanted
-        if name != "w1"
-        for row in compare(reals[name], predict(reals[name], cost, think, options.seed))
-    ]
-    judged = [row for row in rows if row["workload"] not in FITTED and row["error"] is not None]
+    rows = []
+    for name in wanted[1:]:
+        predicted = [
+            predict(real, cost, think, f"{options.seed}/{real.repetition}/{number}")
+            for real in reals[name]
+            for number in range(SIMULATIONS)
+        ]
+        rows += compare(name, [real.records for real in reals[name]], predicted)
+    judged = [row for row in rows if row["workload"] not in FITTED]
     worst = max((abs(row["error"]) for row in judged), default=0.0)
     off = max(max(r["ttft_error_max"], r["e2e_error_max"]) for r in replays.values())
     print(f"\n{show_replays(replays)}\n\n{show_predictions(rows)}\n")
@@ -358,6 +411,8 @@ def main() -> int:
             "load_average": before,
             "commit": commit(),
             "machine": machine(),
+            "command": plain([sys.executable, *sys.argv]),
+            "repetitions": options.repetitions,
             "replays": replays,
             "replay_error_max": off,
             "prediction_error_max": worst,
@@ -365,7 +420,7 @@ def main() -> int:
             "costs": msgspec.to_builtins(cost),
             "fit_error": fit_error,
             "think_s": think,
-            "clients": {name: real.client for name, real in reals.items()},
+            "clients": {name: [real.client for real in runs] for name, runs in reals.items()},
         }
         options.json.write_text(json.dumps(result, indent=1) + "\n")
     return 0 if off <= REPLAY_LIMIT and worst <= PREDICTION_LIMIT else 1

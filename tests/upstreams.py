@@ -15,19 +15,19 @@ from headway.core.route.table import RoutesSettings
 from headway.service.gateway.assemble import (
     Assembled,
     GatewayNeeds,
-    ModelNeeds,
-    UpstreamNeeds,
     assemble,
 )
 from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.journey import Books
 from headway.service.gateway.lifecycle import HttpServer, bind
 from headway.service.gateway.limit_settings import LimitTable, RateLimitSettings
+from headway.service.gateway.serving import ModelNeeds, UpstreamNeeds
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.observe.clock import SystemClock
 from headway.service.openai.limits import ApiLimits
 from headway.service.upstream.pool import UpstreamPool
 from headway.service.upstream.settings import Timeouts, UpstreamSettings
+from tests.no_tls import NO_TLS
 
 CHAT = "/v1/chat/completions"
 HI = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
@@ -194,7 +194,8 @@ class Front:
         self.parts = parts
         self.pool = pool
         self.port = port
-        self.client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30.0)
+        url = f"http://127.0.0.1:{port}"
+        self.client = httpx.AsyncClient(base_url=url, timeout=60.0, verify=NO_TLS)
 
     async def chat(self, **fields: Any) -> httpx.Response:
         """A request and its whole answer."""
@@ -228,7 +229,7 @@ async def front(
     upstreams: Sequence[FakeUpstream | str],
     *,
     gateway: GatewaySettings | None = None,
-    beside: Sequence[ModelNeeds] = (),
+    beside: Sequence[ModelNeeds | UpstreamNeeds] = (),
     routes: RoutesSettings | None = None,
     books: Books | None = None,
     limits: RateLimitSettings | None = None,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from headway.app.admin_desk import Desk, HttpDesk, Refused, StoreDesk
-from headway.app.admin_show import show
+from headway.app.admin_show import remark, show
 from headway.app.ledger_source import NO_DATABASE
 from headway.app.settings import merge_models
 from headway.app.stores import open_database_of
@@ -54,6 +54,8 @@ def run(chosen: argparse.Namespace) -> int:
         print(f"headway admin {chosen.thing} {chosen.verb}: {error}", file=sys.stderr)
         return EXIT_REFUSED
     print(show(chosen.thing, chosen.verb, answer, as_json=chosen.json))
+    if not chosen.json and (more := remark(answer)):
+        print(more, file=sys.stderr)
     return EXIT_OK
 
 

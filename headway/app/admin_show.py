@@ -9,7 +9,7 @@ Columns = Mapping[str, Callable[[Mapping[str, Any]], str]]
 
 
 def show(thing: str, verb: str, answer: Any, *, as_json: bool) -> str:
-    """The text of an answer."""
+    """The text of an answer; of a new key the key alone, so that a script can take it."""
     if as_json or verb == "export":
         return json.dumps(answer, indent=2, ensure_ascii=False)
     if "data" in answer:
@@ -22,14 +22,23 @@ def show(thing: str, verb: str, answer: Any, *, as_json: bool) -> str:
     return _of_key(answer) if thing == "key" else _of_tenant(answer)
 
 
+def remark(answer: Any) -> str:
+    """What a person should know beside that, "" if nothing."""
+    if "key" not in answer:
+        return ""
+    return f"This is the only time that the key is shown. {_told(answer)}"
+
+
 def _of_tenant(answer: Mapping[str, Any]) -> str:
     return "\n".join(f"{name:12} {value(answer)}" for name, value in COLUMNS["tenant"].items())
 
 
 def _of_key(key: Mapping[str, Any]) -> str:
-    once = "This is the only time that the key is shown."
-    new = f"{key['key']}\n\n{once} " if "key" in key else ""
-    return f"{new}Key {key['id']} of tenant {key['tenant']}: {_state(key)}."
+    return str(key["key"]) if "key" in key else _told(key)
+
+
+def _told(key: Mapping[str, Any]) -> str:
+    return f"Key {key['id']} of tenant {key['tenant']}: {_state(key)}."
 
 
 def _state(key: Mapping[str, Any]) -> str:

@@ -17,19 +17,26 @@ class Shown(NamedTuple):
 
 
 def banner(
-    url: str, models: Sequence[Shown], took_s: float, others: Sequence[tuple[str, str]] = ()
+    url: str,
+    models: Sequence[Shown],
+    took_s: float,
+    others: Sequence[tuple[str, str]] = (),
+    *,
+    needs_key: bool = False,
 ) -> str:
     """What a person needs to know once everything answers.
 
-    others  models behind other servers, and how those are
+    others     models behind other servers, and how those are
+    needs_key  whether the request to try needs one
     """
+    key = ' -H "Authorization: Bearer $KEY"' if needs_key else ""
     lines = [f"\nHeadway {__version__} is ready after {took_s:.1f} s", f"  URL         {url}"]
     for each in models:
         lines += _of_model(each)
     lines += [f"  model       {name} ({told})" for name, told in others]
     return (
         "\n".join(lines) + f"\n\nTry it:\n"
-        f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d "
+        f"  curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d "
         f"""'{{"messages":[{{"role":"user","content":"What is the capital of France?"}}]}}'\n"""
     )
 

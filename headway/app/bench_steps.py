@@ -50,6 +50,7 @@ QUICK = (
     *(Cell(1, 64, 12), Cell(1, 1024, 8), Cell(2, 64, 8), Cell(4, 64, 8), Cell(4, 256, 8)),
     *(Cell(8, 48, 8), Cell(16, 32, 8), Cell(16, 128, 8), Cell(32, 16, 10)),
 )
+MOST_SHOWN = 64  # rows
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -130,8 +131,8 @@ def show(costs: CostFile) -> str:
 
 
 def shown_rows(costs: StepTable) -> list[int]:
-    """Numbers of rows that the table has values for."""
-    return [rows for rows, _ in costs.rows]
+    """Numbers of rows that the table has values for; those of many are for prompts."""
+    return [rows for rows, _ in costs.rows if rows <= MOST_SHOWN]
 
 
 def prompt(start: int) -> StepWork:

@@ -17,6 +17,7 @@ from headway.app.settings import Settings, merge, merge_models
 from headway.core.base.errors import StartError
 
 EXIT_NOT_STARTED = 2
+EXIT_NOT_READ = 1
 TALKS = {
     "chat": "chat with a model in the terminal",
     "complete": "continue prompts in the terminal",
@@ -76,6 +77,16 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit code: 0, or 2 with one line on stderr when it cannot start."""
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # as by `| head`: who read it has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_NOT_READ
+    return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     elsewhere = _ELSEWHERE.get(given[0]) if given else None
     if elsewhere is not None:

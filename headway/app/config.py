@@ -4,11 +4,12 @@ import argparse
 import os
 
 from headway.app.fleet import served_names
-from headway.app.sections import check_against, keys_of
+from headway.app.sections import check_against, keys_of, with_line
 from headway.app.settings import Settings, merge_models
 from headway.app.upstreams import open_upstreams
 from headway.core.route.table import PoolFacts
 from headway.core.tenancy.limits import UNLIMITED
+from headway.service.gateway.admin_keys import check_admin_keys
 from headway.service.loaders.builtin import BUILTIN
 from headway.service.upstream.settings import facts_of
 
@@ -34,9 +35,12 @@ def run(chosen: argparse.Namespace) -> int:
         PoolFacts(names=expected_names(each)) if each.upstream is None else facts_of(each.upstream)
         for each in models
     ]
-    check_against(pools, settings.routes, settings.prices, settings.file)
-    keys_of(settings.tenants)
-    open_upstreams(models)
+    file, keys = settings.file, settings.gateway.api_key
+    check_against(pools, settings.routes, settings.prices, file, settings.tenants)
+    of_tenants = with_line(file, lambda: keys_of(settings.tenants))
+    others = [*keys, *(key for key, _ in of_tenants)]
+    with_line(file, lambda: check_admin_keys(settings.gateway.admin_key, others))
+    with_line(file, lambda: open_upstreams(models))
     print(summary(settings.file, models))
     return 0
 

@@ -8,8 +8,10 @@ import msgspec
 from headway.core.base.errors import InvalidSetting
 from headway.core.base.model_card import ModelCard
 from headway.core.base.units import Seconds
+from headway.core.cost.arithmetic import arithmetic_of
 from headway.core.engine.settings import EngineSettings, ResolvedEngine, resolve
-from headway.core.sim.costs import MeasuredStep, StepTable, fit, relative_error
+from headway.core.sim.costs import MeasuredStep, StepTable
+from headway.core.sim.fit import fit, relative_error
 from headway.core.sim.report import percentile
 
 
@@ -40,7 +42,7 @@ def make_cost_file(
     machine: dict[str, Any],
 ) -> CostFile:
     """Fit a table to measured steps."""
-    table = fit(steps)
+    table = fit(steps, arithmetic_of(card))
     errors = sorted(abs(relative_error(table, step)) for step in steps)
     return CostFile(
         card=msgspec.structs.replace(card, path=Path(card.path).name),

@@ -4,18 +4,25 @@ YAML or TOML, by the file's ending. Lines are known of YAML only (TOML's reader 
 a key that is given twice is refused too: which of the two was meant nobody can know.
 """
 
+import re
 import tomllib
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import yaml
+from yaml.constructor import ConstructorError
+from yaml.error import MarkedYAMLError
+from yaml.reader import ReaderError
 
 from headway.core.base.errors import InvalidSetting
 
 Place = tuple[str | int, ...]  # ("models", 0, "load")
 T = TypeVar("T")
+MAX_PLACES = 100_000  # keys and entries, those behind each alias counted each time
+TEXT_TAGS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")
+AT_LINE = re.compile(r" ?\(at line (\d+), column \d+\)")
 
 
 class Document:
@@ -60,9 +67,11 @@ def read_document(path: Path) -> Document:
         try:
             return Document(str(path), tomllib.loads(text))
         except tomllib.TOMLDecodeError as error:
-            raise InvalidSetting(name, " ".join(str(error).split())) from None
+            raise _not_toml(str(path), error) from None
+        except RecursionError:
+            raise InvalidSetting(str(path), "is nested too deeply") from None
     if path.suffix in {".yaml", ".yml"}:
-        return _read_yaml(str(path), name, text)
+        return _read_yaml(str(path), text)
     raise InvalidSetting(name, "must end in .toml, .yaml or .yml")
 
 
@@ -72,22 +81,58 @@ def dotted(place: Place) -> str:
     return text.removeprefix(".")
 
 
-def _read_yaml(path: str, name: str, text: str) -> Document:
+class _Loader(yaml.SafeLoader):
+    """Tells the line also of a value that its own tag or form does not fit."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """The value; raises ConstructorError, where the library's own lets other errors out."""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError, ArithmeticError):
+            kind = node.tag.rpartition(":")[2]
+            raise ConstructorError(None, None, f"this is no {kind}", node.start_mark) from None
+
+
+def _read_yaml(path: str, text: str) -> Document:
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
         try:
             node = loader.get_single_node()
-            lines = dict(_lines(path, node, ())) if node is not None else {}
+            lines: dict[Place, int] = {}
+            for place, line in _lines(path, node, ()) if node is not None else ():
+                lines[place] = line
+                if len(lines) > MAX_PLACES:
+                    raise InvalidSetting(f"{path}:{line}", f"has more than {MAX_PLACES} entries")
             content = loader.construct_document(node) if node is not None else {}
         finally:
             loader.dispose()
-    except (yaml.YAMLError, RecursionError) as error:
-        raise InvalidSetting(name, " ".join(str(error).split())) from None
+    except RecursionError:
+        raise InvalidSetting(path, "is nested too deeply, or within itself") from None
+    except yaml.YAMLError as error:
+        raise _not_yaml(path, text, error) from None
     if content is None:
         content = {}
     if not isinstance(content, dict):
-        raise InvalidSetting(name, "must hold keys and values, one setting each")
+        raise InvalidSetting(f"{path}:1", "must hold keys and values, one setting each")
     return Document(path, content, lines)
+
+
+def _not_yaml(path: str, text: str, error: yaml.YAMLError) -> InvalidSetting:
+    """What is wrong with the text, at its line."""
+    if isinstance(error, ReaderError):
+        line = text.count("\n", 0, error.position) + 1
+        return InvalidSetting(f"{path}:{line}", "has a character that YAML does not allow")
+    if not isinstance(error, MarkedYAMLError) or error.problem_mark is None:
+        return InvalidSetting(path, " ".join(str(error).split()))
+    said = " ".join(filter(None, (error.context, error.problem)))
+    return InvalidSetting(f"{path}:{error.problem_mark.line + 1}", " ".join(said.split()))
+
+
+def _not_toml(path: str, error: tomllib.TOMLDecodeError) -> InvalidSetting:
+    said = " ".join(str(error).split())
+    found = AT_LINE.search(said)
+    where = path if found is None else f"{path}:{found[1]}"
+    return InvalidSetting(where, AT_LINE.sub("", said))
 
 
 def _lines(path: str, node: yaml.Node, place: Place) -> Iterator[tuple[Place, int]]:
@@ -97,10 +142,17 @@ def _lines(path: str, node: yaml.Node, place: Place) -> Iterator[tuple[Place, in
             yield (*place, index), child.start_mark.line + 1
             yield from _lines(path, child, (*place, index))
     elif isinstance(node, yaml.MappingNode):
-        seen: dict[Hashable, int] = {}
+        seen: dict[str, int] = {}
         for key, child in node.value:
-            below: Place = (*place, str(key.value))
             line = key.start_mark.line + 1
+            if key.tag not in TEXT_TAGS:
+                # 7, yes, null or a list: none of them names a setting, a tenant or a model.
+                shown = f"{key.value!r:.80} " if isinstance(key, yaml.ScalarNode) else ""
+                raise InvalidSetting(
+                    f"{path}:{line}: {dotted(place)}".removesuffix(": "),
+                    f"has a key {shown}that is no text; put it into quotes",
+                )
+            below: Place = (*place, key.value)
             if key.value in seen:
                 raise InvalidSetting(
                     f"{path}:{line}: {dotted(below)}",

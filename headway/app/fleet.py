@@ -1,5 +1,6 @@
 """The models of one server before anything slow begins: opened, named, and fitted into memory."""
 
+import os.path
 import re
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -64,7 +65,8 @@ class OpenedModel:
 
 def served_names(settings: Settings, path: str) -> tuple[str, ...]:
     """The names that were set, or a folder's, or a file's without and with its type of weights."""
-    stem = Path(path).name if Path(path).is_dir() else Path(path).stem
+    # os.path's: pathlib's raises for what is too long to be a path.
+    stem = Path(path).name if os.path.isdir(path) else Path(path).stem
     return settings.served_model_name or tuple(dict.fromkeys((QUANT_SUFFIX.sub("", stem), stem)))
 
 

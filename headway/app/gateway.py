@@ -9,7 +9,6 @@ import socket
 import time
 import uuid
 from collections.abc import Coroutine, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,29 +16,17 @@ import uvloop
 
 from headway import __version__
 from headway.app.banner import Shown, banner
-from headway.app.engine import Engine
-from headway.app.fleet import OpenedModel, check_names, fitted, opened
 from headway.app.limits import TenantLimits
-from headway.app.model_source import locate
-from headway.app.reload import Again, Reloader
-from headway.app.sections import check_against
+from headway.app.opening import AnyOpened, open_models
+from headway.app.reload import Again, Reach, Reloader
+from headway.app.reload_state import ReloadState
+from headway.app.running import RunningModels
 from headway.app.settings import Settings
 from headway.app.settle import give_back
 from headway.app.stores import Stores, access_of, keeper_of, open_stores
-from headway.app.upstreams import OpenedUpstream, open_upstreams
-from headway.core.route.table import PoolFacts
 from headway.core.tenancy.price import PriceTable
-from headway.core.text.tokenizer import Tokenizer
-from headway.service.control.memory import available_bytes
-from headway.service.gateway.assemble import (
-    Assembled,
-    GatewayNeeds,
-    ModelNeeds,
-    UpstreamNeeds,
-    assemble,
-)
+from headway.service.gateway.assemble import Assembled, GatewayNeeds, assemble
 from headway.service.gateway.books import NoLedger
-from headway.service.gateway.encode import Encoder
 from headway.service.gateway.ledger import Keeper
 from headway.service.gateway.lifecycle import (
     CLOSE_S,
@@ -49,17 +36,12 @@ from headway.service.gateway.lifecycle import (
     bind_admin,
     url_of,
 )
-from headway.service.gateway.model import ServedModel
 from headway.service.gateway.models import Models
 from headway.service.gateway.server import Gateway
 from headway.service.gateway.settings import GatewaySettings
-from headway.service.loaders.chat_template import ChatTemplate
-from headway.service.loaders.model_files import ModelFile, open_model
 from headway.service.loaders.progress import ConsoleProgress
-from headway.service.loaders.tokenizer_files import build_tokenizer
 from headway.service.observe import log
 from headway.service.observe.clock import SystemClock
-from headway.service.upstream.settings import facts_of
 
 OTHER_FILES = 128  # descriptors that are not client connections
 MOST_FILES = 65536
@@ -72,12 +54,11 @@ class Opened(NamedTuple):
 
     settings: Settings  # of the server; those of its models are their own
     listener: socket.socket
-    models: list[OpenedModel]
+    given: Sequence[Settings]  # of each model, as they were read
+    models: list[AnyOpened]
     progress: ConsoleProgress
     stores: Stores = Stores()
     admin_listener: socket.socket | None = None  # None: /admin is on the other one, or not at all
-    upstreams: Sequence[OpenedUpstream] = ()
-    began: tuple[Settings, ...] = ()  # as they were given
     again: Again | None = None
 
 
@@ -99,10 +80,8 @@ def serve(models: Sequence[Settings], again: Again | None = None) -> int:
     try:
         admin_listener = bind_admin(settings.gateway)
         stores = open_stores(settings)
-        others = open_upstreams(models)
-        own = open_all(models, progress)
-        found = Opened(settings, listener, own, progress, stores, admin_listener, others)
-        found = found._replace(began=tuple(models), again=again)
+        own = open_models(models, progress)
+        found = Opened(settings, listener, models, own, progress, stores, admin_listener, again)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(found))
     finally:
@@ -111,34 +90,6 @@ def serve(models: Sequence[Settings], again: Again | None = None) -> int:
         if admin_listener is not None:
             admin_listener.close()
         stores.close()
-
-
-def open_all(models: Sequence[Settings], progress: ConsoleProgress) -> list[OpenedModel]:
-    """All models' files, read as far as needed to know that they can be served together here.
-
-    Models that other servers answer for have none; their names and routes are checked with these.
-    """
-    found = []
-    for index, each in enumerate(models):
-        if each.upstream is None:
-            with_names, file = located(each, progress)
-            found.append(opened(with_names, index, len(models), file))
-    others = [each.upstream for each in models if each.upstream is not None]
-    check_names(found, others)
-    pools = [PoolFacts(names=each.names) for each in found]
-    pools += [facts_of(each) for each in others]
-    settings = models[0]
-    check_against(pools, settings.routes, settings.prices, settings.file)
-    fitted(found, available_bytes())
-    return found
-
-
-def located(settings: Settings, progress: ConsoleProgress) -> tuple[Settings, ModelFile]:
-    """The model, fetched first if it is not here; a hub's is called by its id unless named."""
-    cache = Path(settings.cache_dir) if settings.cache_dir else None
-    path, names = locate(settings.model, progress, cache)
-    names = settings.served_model_name or names
-    return msgspec.structs.replace(settings, served_model_name=names), open_model(path)
 
 
 def fit_connections(settings: GatewaySettings) -> GatewaySettings:
@@ -175,8 +126,8 @@ class _Process:
         self._signals = StopSignals()
         self._clock = SystemClock()
         self._prices = PriceTable(opened.settings.prices.models)
-        self._engines = [Engine(each, self._clock, opened.progress) for each in opened.models]
-        self._upstreams = [each.pool(self._clock) for each in opened.upstreams]
+        self._models = RunningModels(opened.given, opened.models, self._clock, opened.progress)
+        self._reload_asked = asyncio.Event()
         self._name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._limits = TenantLimits(opened.settings.rate_limits, self._name)
 
@@ -185,25 +136,25 @@ class _Process:
         start fails.
         """
         self._signals.install()
-        for engine in self._engines:
-            engine.pool.start()
-        for pool in self._upstreams:
-            pool.start()
+        if self._opened.again is not None:  # what is asked for before all is ready waits
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGHUP, self._reload_asked.set)
+        self._models.start()
         self._limits.start()
         try:
             # The engines' processes start meanwhile; the thread leaves the loop to them.
-            encoders = await asyncio.to_thread(self._make_encoders)
+            threads = self._opened.settings.gateway.encode_threads
+            await asyncio.to_thread(self._models.read, self._models.all, threads)
             try:
-                await self._serve_with(encoders)
+                await self._serve_with_stores()
             finally:
-                for encoder in encoders:
-                    encoder.close()
+                self._models.close()
         finally:
             await self._end_engines()
             await self._limits.close()
         return 0
 
-    async def _serve_with(self, encoders: Sequence[Encoder]) -> None:
+    async def _serve_with_stores(self) -> None:
         """Put the gateway together, serve, and keep what is still to be kept."""
         opened = self._opened
         on_lost = self._limits.on_lost
@@ -211,7 +162,7 @@ class _Process:
         try:
             if opened.settings.prices.models:  # else nothing was spent
                 await self._limits.recall(keeper)
-            parts = self._assemble(encoders, keeper)
+            parts = self._assemble(keeper)
             try:
                 await parts.load()
                 await self._serve(parts)
@@ -228,34 +179,32 @@ class _Process:
             admin = HttpServer(parts.gateway.administer, settings, self._opened.admin_listener)
             servers.append(admin)
         http = asyncio.create_task(_until_stopped(servers))
-        ticks = [asyncio.create_task(_tick(parts.models)), asyncio.create_task(parts.follow())]
-        self._reload_at_signal(parts)
+        beside = [asyncio.create_task(_tick(parts.models)), asyncio.create_task(parts.follow())]
         try:
-            if await self._first_of(self._wait_ready(), http):
+            if await self._first_of(self._models.wait_ready(), http):
                 give_back()
-                self._show_ready()
+                self._show_ready(parts.reloadable.keys.is_open)
+                beside.append(asyncio.create_task(self._reload_when_asked(parts)))
                 await self._first_of(asyncio.Event().wait(), http)
             await self._drain(parts.gateway)
         finally:
-            for task in ticks:
+            for task in beside:
                 task.cancel()
             for server in servers:
                 server.stop()
             await self._end_engines()
             await asyncio.wait((http,), timeout=2 * CLOSE_S)
 
-    def _reload_at_signal(self, parts: Assembled) -> None:
+    async def _reload_when_asked(self, parts: Assembled) -> None:
+        """Until cancelled."""
         opened = self._opened
-        if opened.again is not None:
-            reloader = Reloader(opened.began, opened.again, parts.reloadable, self._prices)
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.reload)
-
-    async def _wait_ready(self) -> None:
-        """Wait for all that is loaded at start; raises the first StartError."""
-        await asyncio.gather(
-            *(engine.wait_ready() for engine in self._engines),
-            *(pool.wait_probed() for pool in self._upstreams),
-        )
+        if opened.again is None:
+            return
+        began = opened.given[0]
+        state = ReloadState(began.file)
+        parts.exporter.add_source(state.samples)
+        reach = Reach(parts.reloadable, self._models, self._prices, state)
+        await Reloader(began, opened.again, reach, opened.progress).run(self._reload_asked)
 
     async def _first_of(self, work: Coroutine[Any, Any, object], http: asyncio.Task[None]) -> bool:
         """Do the work unless a signal comes first; False when it did. Raises what fails."""
@@ -290,10 +239,7 @@ class _Process:
 
     async def _end_engines(self) -> None:
         """No child is left after this: what does not stop in time is killed on the way out."""
-        stopping = asyncio.gather(
-            *(engine.pool.stop() for engine in self._engines),
-            *(pool.stop() for pool in self._upstreams),
-        )
+        stopping = asyncio.ensure_future(self._models.stop())
         insisted = asyncio.ensure_future(self._signals.insisted.wait())
         await asyncio.wait((stopping, insisted), return_when=asyncio.FIRST_COMPLETED)
         insisted.cancel()
@@ -303,49 +249,15 @@ class _Process:
         with contextlib.suppress(asyncio.CancelledError):
             await stopping
 
-    def _make_encoders(self) -> list[Encoder]:
-        """One a model; those of the same file share its tokenizer."""
-        read: dict[str, tuple[Tokenizer, ChatTemplate]] = {}
-        threads = self._opened.settings.gateway.encode_threads
-        encoders = []
-        for model in self._opened.models:
-            model_file = model.take_model_file()
-            if model_file.path not in read:
-                read[model_file.path] = build_tokenizer(model_file), ChatTemplate(model_file)
-            encoders.append(Encoder(*read[model_file.path], threads))
-        return encoders
-
-    def _assemble(self, encoders: Sequence[Encoder], keeper: Keeper | None) -> Assembled:
+    def _assemble(self, keeper: Keeper | None) -> Assembled:
         ledger = NoLedger() if keeper is None else keeper.ledger
-        settings, created = self._opened.settings, int(time.time())
-        models: list[ModelNeeds | UpstreamNeeds] = [
-            ModelNeeds(
-                model=ServedModel(
-                    names=model.names,
-                    root=model.card.name,
-                    vocab_size=model.card.vocab_size,
-                    context_length=model.context_length,
-                    created=created,
-                    sampling=model.sampling,
-                ),
-                engine=model.settings.engine,
-                replicas=model.settings.pool.replicas,
-                encoder=encoder,
-                pool=engine.pool,
-                totals=engine.totals,
-            )
-            for model, engine, encoder in zip(
-                self._opened.models, self._engines, encoders, strict=True
-            )
-        ]
-        for each, other in zip(self._opened.upstreams, self._upstreams, strict=True):
-            models.insert(each.place, UpstreamNeeds(other, created))
+        settings = self._opened.settings
         return assemble(
             GatewayNeeds(
                 settings=settings.gateway,
                 api_limits=settings.limits,
                 seed=settings.seed,
-                models=models,
+                models=[each.needs() for each in self._models.all],
                 clock=self._clock,
                 version=__version__,
                 books=self._limits.books(ledger, self._prices, settings.prices.currency),
@@ -357,12 +269,13 @@ class _Process:
             )
         )
 
-    def _show_ready(self) -> None:
+    def _show_ready(self, is_open: bool) -> None:
         self._opened.progress.close()
         models = [
-            Shown(engine.model.name, engine.pool.view().hello, engine.model.sampling)
-            for engine in self._engines
+            Shown(each.name, each.engine.pool.view().hello, each.opened.sampling)
+            for each in self._models.own
         ]
-        others = [(each.settings.names[0], each.told()) for each in self._upstreams]
+        others = [(each.name, each.pool.told()) for each in self._models.others]
         took_s = time.monotonic() - self._began
-        print(banner(url_of(self._opened.listener), models, took_s, others), flush=True)
+        url = url_of(self._opened.listener)
+        print(banner(url, models, took_s, others, needs_key=not is_open), flush=True)

@@ -1,7 +1,18 @@
 """Options of the server around the engines: HTTP, keys, limits of one request, supervision."""
 
 from headway.app.option import Option
-from headway.app.readers import address, seconds, secrets, size, targets, tenants, text, whole
+from headway.app.readers import (
+    address,
+    database_url,
+    redis_url,
+    seconds,
+    secrets,
+    size,
+    targets,
+    tenants,
+    text,
+    whole,
+)
 
 SERVER_OPTIONS: tuple[Option, ...] = (
     Option("host", "gateway", text, "Address to listen on; 0.0.0.0 for every IPv4 one"),
@@ -41,7 +52,7 @@ SERVER_OPTIONS: tuple[Option, ...] = (
     Option(
         "database-url",
         "store",
-        text,
+        database_url,
         "Database of tenants, keys and the ledger: sqlite:///FILE or postgresql://...",
         default="headway.db in --data-dir",
     ),
@@ -151,7 +162,7 @@ SERVER_OPTIONS: tuple[Option, ...] = (
     Option(
         "redis-url",
         "rate_limits",
-        text,
+        redis_url,
         "Redis where the limits of tenants are counted together with other gateways; "
         "redis://, rediss:// or unix://",
         default="none: counted in this process",

@@ -8,18 +8,23 @@ import re
 from collections.abc import Callable
 
 from headway.core.tenancy.tenant import read_targets, read_tenants
+from headway.service.gateway.limit_settings import check_redis_url
 
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?B)?", re.IGNORECASE)
 POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
+DATABASE = re.compile(r"(sqlite|postgres|postgresql|postgresql\+psycopg)://")
 TRUE = frozenset({"1", "true", "yes", "on"})
 FALSE = frozenset({"0", "false", "no", "off"})
+MOST = 2**53  # what every part that a number is handed to can count with
 
 
 def text(value: object) -> str:
-    """A non-empty string."""
+    """A non-empty string of what can be printed."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"must be text, got {value!r}")
+    if not value.isprintable():
+        raise ValueError(f"must be text without line ends and control characters, got {value!r}")
     return value
 
 
@@ -36,7 +41,9 @@ def secrets(value: object) -> tuple[str, ...]:
     try:
         return texts(value)
     except ValueError:
-        raise ValueError("must be a list of texts that are not empty") from None
+        raise ValueError(
+            "must be a list of texts that are not empty and have no control characters"
+        ) from None
 
 
 def tenants(value: object) -> tuple[str, ...]:
@@ -51,6 +58,21 @@ def targets(value: object) -> tuple[str, ...]:
     items = texts(value)
     read_targets(items)
     return items
+
+
+def database_url(value: object) -> str:
+    """Of SQLite or PostgreSQL; what follows the scheme is checked when it is opened."""
+    if not isinstance(value, str) or not DATABASE.match(value) or not value.isprintable():
+        raise ValueError("must be sqlite:///FILE or postgresql://USER:PASSWORD@HOST:PORT/NAME")
+    return value
+
+
+def redis_url(value: object) -> str:
+    """Of a Redis; it may hold a password, so that no message repeats it."""
+    if not isinstance(value, str):
+        raise ValueError("must be text")
+    check_redis_url(value)
+    return value
 
 
 def address(value: object) -> str:
@@ -73,7 +95,7 @@ def share(value: object) -> float:
 
 
 def whole(low: int, high: int | None = None) -> Callable[[object], int]:
-    """A reader of whole numbers from low to high."""
+    """A reader of whole numbers from low to high; none has more than 53 bits."""
 
     def read(value: object) -> int:
         if isinstance(value, str) and re.fullmatch(r"[+-]?\d{1,18}", value.strip()):
@@ -83,6 +105,8 @@ def whole(low: int, high: int | None = None) -> Callable[[object], int]:
         if value < low or (high is not None and value > high):
             bounds = f"at least {low}" if high is None else f"from {low} to {high}"
             raise ValueError(f"must be {bounds}, got {value}")
+        if high is None and value > MOST:
+            raise ValueError(f"must be at most {MOST}, got {value}")
         return value
 
     return read
@@ -110,7 +134,7 @@ def size(value: object) -> int:
     """Bytes, plain or as 512M, 2G, 1.5GiB (powers of 1024)."""
     if isinstance(value, str) and (match := SIZE.fullmatch(value.strip())):
         value = int(float(match[1]) * 1024 ** POWERS[match[2].upper()])
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
         raise ValueError(f"must be a size such as 512M, 2G or a number of bytes, got {value!r}")
     return value
 
@@ -123,11 +147,11 @@ def size_or_none(value: object) -> int:
 
 def switch(value: object) -> bool:
     """True or false."""
-    lowered = value.strip().lower() if isinstance(value, str) else value
-    if isinstance(lowered, bool):
-        return lowered
-    if lowered in TRUE or lowered in FALSE:
-        return lowered in TRUE
+    if isinstance(value, bool):
+        return value
+    word = value.strip().lower() if isinstance(value, str) else ""
+    if word in TRUE or word in FALSE:
+        return word in TRUE
     raise ValueError(f"must be true or false, got {value!r}")
 
 

@@ -5,7 +5,7 @@ against the models, so that a file is right or refused with its line before anyt
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,7 +13,7 @@ import msgspec
 
 from headway.app.document import Document, read_document
 from headway.core.base.errors import InvalidSetting
-from headway.core.route.table import PoolFacts, RoutesSettings
+from headway.core.route.table import PoolFacts, RoutesSettings, names_of
 from headway.core.route.table import check as check_routes
 from headway.core.tenancy.limits import UNLIMITED, Limits, check_limits
 from headway.core.tenancy.price import PriceSettings, check_prices
@@ -89,27 +89,27 @@ def read_sections(document: Document) -> Sections:
 
 
 def check_against(
-    pools: Sequence[PoolFacts], routes: RoutesSettings | None, prices: PriceSettings, file: str
+    pools: Sequence[PoolFacts],
+    routes: RoutesSettings | None,
+    prices: PriceSettings,
+    file: str,
+    tenants: Sequence[TenantEntry] = (),
 ) -> None:
     """Raise InvalidSetting, with the line in the file, where a section names what is not there."""
+    known = {name for pool in pools for name in pool.names}
 
     def check() -> None:
         if routes is not None:
             check_routes(routes, pools)
-        known = {name for pool in pools for name in pool.names}
         for name in prices.models:
             if name not in known:
                 raise InvalidSetting(
                     f"prices.models.{name}",
                     f"is the name of no model; there are {', '.join(sorted(known))}",
                 )
+        _check_models(tenants, known | (set() if routes is None else set(names_of(routes))))
 
-    try:
-        check()
-    except InvalidSetting:
-        if not file:
-            raise
-        placed(read_document(Path(file)), check)
+    with_line(file, check)
 
 
 def keys_of(
@@ -129,14 +129,32 @@ def keys_of(
     return list(found.items())
 
 
+def with_line(file: str, work: Callable[[], T]) -> T:
+    """What `work` gives; its error gets the line in the file, if the field stands there."""
+    try:
+        return work()
+    except InvalidSetting as error:
+        if not file:
+            raise
+        raise _with_line(read_document(Path(file)), error) from None
+
+
 def placed(document: Document, check: Callable[[], None]) -> None:
     """Run a check; its error gets the file and the line of the field that it names."""
     try:
         check()
     except InvalidSetting as error:
-        field = error.param or ""
-        problem = error.message.removeprefix(f"{field}: ")
-        raise InvalidSetting(document.where(*_place(field)), problem) from None
+        raise _with_line(document, error) from None
+
+
+def _with_line(document: Document, error: InvalidSetting) -> InvalidSetting:
+    field = error.param or ""
+    problem = error.message.removeprefix(f"{field}: ")
+    if field.startswith("--"):
+        field = field.removeprefix("--").replace("-", "_")
+        if field not in document.content:
+            return error  # it was a flag, or stands in the environment
+    return InvalidSetting(document.where(*_place(field)), problem)
 
 
 def _optional(document: Document, name: str, kind: type[T]) -> T | None:
@@ -170,3 +188,15 @@ def _check_tenants(tenants: Sequence[TenantEntry]) -> None:
         check_limits(entry.limits, f"{where}.limits")
         if any(not key.strip() for key in entry.keys):
             raise InvalidSetting(f"{where}.keys", "must not be empty")
+
+
+def _check_models(tenants: Sequence[TenantEntry], known: Set[str]) -> None:
+    """A tenant with a misspelt model could use none, and nobody would know why."""
+    for index, entry in enumerate(tenants):
+        for place, name in enumerate(entry.models):
+            if name not in known:
+                raise InvalidSetting(
+                    f"tenants[{index}].models[{place}]",
+                    f"{name[:80]!r} is no name of a route or model; there are "
+                    f"{', '.join(sorted(known))}",
+                )

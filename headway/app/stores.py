@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from headway.app.sections import keys_of
+from headway.app.sections import keys_of, with_line
 from headway.app.settings import Settings
 from headway.core.base.errors import InvalidSetting, StartError
 from headway.core.messages.record import RequestRecord
@@ -144,7 +144,7 @@ def access_of(settings: Settings, stores: Stores, keeper: Keeper | None) -> Acce
         tokens=None if jwt is None else lambda find: _tokens(jwt, find),
         admin_keys=settings.gateway.admin_key,
         admin_routes=() if keeper is None else UsagePages(keeper).routes(),
-        keys=tuple(keys_of(settings.tenants)),
+        keys=tuple(with_line(settings.file, lambda: keys_of(settings.tenants))),
         tenants=tuple(entry.tenant() for entry in settings.tenants),
     )
 

@@ -1,8 +1,10 @@
 """Models that other servers answer for, opened: their keys and certificates read, nothing sent."""
 
+import hashlib
 import os
 import ssl
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from headway.app.settings import Settings
@@ -10,7 +12,7 @@ from headway.core.base.clock import Clock
 from headway.core.base.errors import InvalidSetting
 from headway.service.upstream.http1 import tls_context
 from headway.service.upstream.pool import UpstreamPool
-from headway.service.upstream.settings import UpstreamSettings, read_key
+from headway.service.upstream.settings import Tls, UpstreamSettings, read_key
 
 
 class OpenedUpstream(NamedTuple):
@@ -20,6 +22,11 @@ class OpenedUpstream(NamedTuple):
     settings: UpstreamSettings
     key: str | None
     tls: ssl.SSLContext | None
+    files: bytes = b""  # digest of its certificates, as they were read
+
+    def is_as(self, other: object) -> bool:
+        """Whether both are the same model, and their files hold the same; wherever they stand."""
+        return isinstance(other, OpenedUpstream) and other[1:3] + other[4:] == self[1:3] + self[4:]
 
     def pool(self, clock: Clock) -> UpstreamPool:
         """Its pool, not started."""
@@ -44,11 +51,20 @@ def _opened(settings: UpstreamSettings, index: int) -> OpenedUpstream:
     if not any(url.startswith("https:") for url in settings.urls):
         return OpenedUpstream(index, settings, key, None)
     try:
-        return OpenedUpstream(index, settings, key, tls_context(settings.tls))
+        return OpenedUpstream(
+            index, settings, key, tls_context(settings.tls), _digest_of(settings.tls)
+        )
     except (OSError, ssl.SSLError) as error:
         raise InvalidSetting(
             f"{where}.upstream.tls", f"its files cannot be used: {error.strerror or error}"
         ) from None
+
+
+def _digest_of(tls: Tls) -> bytes:
+    found = hashlib.sha256()
+    for path in (tls.ca_file, tls.cert_file, tls.key_file):
+        found.update(hashlib.sha256(Path(path).read_bytes() if path else b"").digest())
+    return found.digest()
 
 
 def _problem(error: InvalidSetting) -> str:

@@ -15,6 +15,8 @@ from typing import Any
 import httpx
 import psutil
 
+from tests.no_tls import NO_TLS
+
 PROBE = {"prompt": "The capital of France is", "max_tokens": 8, "temperature": 0}
 SLOWNESS = float(os.environ.get("HEADWAY_TEST_SLOWNESS", "1"))  # scales every deadline
 
@@ -60,7 +62,7 @@ class Server:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=subprocess.STDOUT, env=environment
             )
-        self.client = httpx.Client(base_url=self.url, timeout=120.0)
+        self.client = httpx.Client(base_url=self.url, timeout=120.0, verify=NO_TLS)
 
     def wait_ready(self, seconds: float = 120.0) -> "Server":
         """Returns once /ready says yes."""

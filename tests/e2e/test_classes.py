@@ -58,6 +58,7 @@ class Stream:
         return text_of(self.events)
 
 
+@pytest.mark.spec("C7")
 @pytest.mark.spec("C1")
 def test_a_vip_gets_its_first_token_while_best_effort_holds_all_slots_and_none_is_lost(
     start: Start,

@@ -83,12 +83,24 @@ def test_a_file_that_is_wrong_changes_nothing(front: Server, tmp_path: Path) -> 
     assert ask(front, "sk-acme") == (200, "one")
 
 
-def test_a_change_of_models_is_refused_as_a_whole(front: Server, tmp_path: Path) -> None:
+def test_an_engine_of_ours_comes_beside_the_others_and_takes_their_traffic(
+    front: Server, tmp_path: Path, smollm2_path: str
+) -> None:
     file = tmp_path / "headway.yaml"
-    said = change(front, file, "name: two, url", "name: other, url")
-    assert "reload_refused" in said
-    assert "models[1]: differs from the start in name; that takes a restart" in said
-    file.write_text(file.read_text().replace("name: other, url", "name: two, url"))
-    said = change(front, file, "sk-acme", "sk-new")
-    assert "reloaded" in said
-    assert ask(front, "sk-new") == (200, "one")
+    headers = {"Authorization": "Bearer sk-acme"}
+    body = HI | {"model": "chat", "stream": True, "ignore_eos": True, "max_tokens": 100}
+    ours = f"{{model: {smollm2_path}, served_model_name: [three], max_model_len: 512}}"
+    with front.client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        file.write_text(file.read_text().replace("pool: one", "pool: three"))
+        said = change(front, file, "models:\n", f"models:\n  - {ours}\n")
+        assert "models_leaving=none models_started=three" in said
+        assert [line for line in lines if line][-1] == "data: [DONE]"
+    assert ask(front, "sk-acme") == (200, "three")
+    assert len(front.children()) == 1
+    file.write_text(file.read_text().replace("pool: three", "pool: two"))
+    said = change(front, file, f"  - {ours}\n", "")
+    assert "models_leaving=three models_started=none" in said
+    assert ask(front, "sk-acme") == (200, "two")
+    until(lambda: not front.children(), 30, "its process has ended")

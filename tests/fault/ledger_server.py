@@ -20,13 +20,14 @@ from headway.core.messages.path import (
     Tokens,
     Usage,
 )
-from headway.service.gateway.assemble import GatewayNeeds, ModelNeeds, assemble
+from headway.service.gateway.assemble import GatewayNeeds, assemble
 from headway.service.gateway.books import NoLimits
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.journey import Books
 from headway.service.gateway.ledger import open_ledger
 from headway.service.gateway.lifecycle import HttpServer, StopSignals, bind
 from headway.service.gateway.model import ServedModel
+from headway.service.gateway.serving import ModelNeeds
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.gateway.totals import PoolTotals
 from headway.service.observe import log

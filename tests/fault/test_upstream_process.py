@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
+from headway.core.base.errors import StartError
 from headway.service.observe.clock import SystemClock
 from headway.service.upstream.pool import UpstreamPool
 from headway.service.upstream.settings import UpstreamSettings
@@ -146,5 +148,27 @@ def test_a_gateway_that_is_killed_leaves_none_behind(tmp_path: Path) -> None:
             gateway.kill()
             gateway.wait()
         await until(lambda: not any(is_alive(pid) for pid in pids))
+
+    asyncio.run(scenario())
+
+
+def test_who_waits_for_its_answer_is_told_of_a_process_that_ends(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        settings = UpstreamSettings(
+            name="m",
+            url=f"http://127.0.0.1:{free_port()}",
+            launch=(sys.executable, "-c", "raise SystemExit(3)"),
+            health_path="/health",
+        )
+        pool = UpstreamPool(settings, None, None, SystemClock())
+        pool.start()
+        try:
+            with pytest.raises(StartError, match="its process ended"):
+                await pool.wait_answers()
+        finally:
+            await pool.stop()
+        async with launched(tmp_path / "pids") as well:
+            await well.wait_answers()
+            assert well.replicas[0].is_healthy
 
     asyncio.run(scenario())

@@ -74,6 +74,7 @@ def test_logits_of_float32_weights_are_near_those_of_transformers(
     assert worst < 2 * ROUNDED_ATTENTION, f"one position is off by {worst:.1e}"
 
 
+@pytest.mark.spec("D4")
 @pytest.mark.parametrize("name", MODELS)
 def test_8_bits_of_kv_cost_little_more(name: str, tmp_path: Path) -> None:
     tiny, scaling = MODELS[name]

@@ -176,6 +176,7 @@ def test_of_equals_only_long_guests_give_way_to_newcomers(
     assert all(theirs >= ours for ours, theirs in seen)
 
 
+@pytest.mark.spec("C7")
 @settings(max_examples=EXAMPLES * 15, deadline=None)
 @given(
     low=st.sampled_from([STANDARD, INTERNAL]),

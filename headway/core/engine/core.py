@@ -114,8 +114,9 @@ class EngineCore:
             return None
         for row in rows:
             self._mark_started(row.sequence.group, row.sequence, now)
-        moves = self.scheduler.kv.take_moves()
-        plan = build_plan(self._ledger.next_step(), rows, previous, moves)
+        kv = self.scheduler.kv
+        moves = kv.take_moves()
+        plan = build_plan(self._ledger.next_step(), rows, previous, moves, kv.num_shared)
         tables = [row.sequence.table for row in rows]
         self._in_flight.append(_InFlight(plan, rows, tables, self.scheduler.budget.work, now))
         return plan

@@ -7,7 +7,9 @@ from headway.core.messages.step import SamplingState, ScoreWork, StepPlan
 from headway.core.sched.scheduler import Row
 
 
-def build_plan(step: int, rows: list[Row], previous: StepPlan | None, moves: Moves) -> StepPlan:
+def build_plan(
+    step: int, rows: list[Row], previous: StepPlan | None, moves: Moves, num_shared: int
+) -> StepPlan:
     """Columns of one step; rows that end their sequence's known tokens are sampled.
 
     `previous` is the plan in flight, if there is one: a row whose input token it is
@@ -49,6 +51,7 @@ def build_plan(step: int, rows: list[Row], previous: StepPlan | None, moves: Mov
         scores=tuple(scores),
         saves=moves.saves,
         loads=moves.loads,
+        num_shared=num_shared,
     )
 
 

@@ -27,6 +27,7 @@ class BlockPool:
         # Taken from the end: a block freed a moment ago is the likeliest to be in a CPU cache.
         self._free = list(range(num_blocks - 1, -1, -1))
         self._num_cached = 0
+        self._num_held = 0  # references to all blocks
 
     @property
     def num_free(self) -> Blocks:
@@ -38,6 +39,11 @@ class BlockPool:
         """Blocks that nobody holds and the prefix tree retains."""
         return Blocks(self._num_cached)
 
+    @property
+    def num_shared(self) -> Blocks:
+        """References beyond the first of each block: blocks that are there for one more table."""
+        return Blocks(self._num_held - (self.num_blocks - len(self._free) - self._num_cached))
+
     def take(self, count: int) -> tuple[int, ...]:
         """Take `count` free blocks with one reference each.
 
@@ -48,6 +54,7 @@ class BlockPool:
         taken = tuple(self._free.pop() for _ in range(count))
         for block in taken:
             self._references[block] = 1
+        self._num_held += count
         return taken
 
     def share(self, blocks: Iterable[int]) -> None:
@@ -57,12 +64,14 @@ class BlockPool:
                 assert self._retained[block], f"block {block} is free and cannot be shared"
                 self._num_cached -= 1
             self._references[block] += 1
+            self._num_held += 1
 
     def release(self, blocks: Iterable[int]) -> None:
         """Drop one reference from each; what nobody holds becomes cached or free."""
         for block in blocks:
             assert self._references[block] > 0, f"block {block} is released more than held"
             self._references[block] -= 1
+            self._num_held -= 1
             if self._references[block] == 0:
                 if self._retained[block]:
                     self._num_cached += 1
@@ -107,3 +116,5 @@ class BlockPool:
         cached = {b for b in idle if self._retained[b]}
         assert free == idle - cached, f"idle blocks neither free nor cached: {idle ^ free ^ cached}"
         assert len(cached) == self._num_cached, f"{len(cached)} cached, {self._num_cached} counted"
+        held = sum(self._references)
+        assert held == self._num_held, f"{held} references, {self._num_held} counted"

@@ -26,6 +26,7 @@ class PrefixCache:
         self._pool = pool
         self._ledger = ledger
         self._loading: dict[int, Node] = {}  # device block -> node that the next plan loads
+        self._doomed: list[Node] = []  # nobody will match them, but the next plan loads them
         self._num_hosted = 0  # nodes with a host copy
         self._num_pinned = 0  # nodes that are pinned
 
@@ -150,19 +151,22 @@ class PrefixCache:
             self._save(node)
         return True
 
-    def discard(self, nodes: Sequence[Node]) -> None:
-        """Drop what nobody will ever match of a path, unpinned now; tables keep its blocks."""
-        for node in reversed(nodes):
-            if node.pins or node.num_children:
-                continue  # a fork that was swapped out too comes back for it
+    def discard(self, leaf: Node) -> None:
+        """Drop a path that nobody will ever match, from its leaf up; tables keep its blocks.
+
+        It stays as far as somebody comes back for it (a fork that was swapped out too). What the
+        next plan loads goes when that plan is out: until then only the host has its content.
+        """
+        node: Node | None = leaf
+        while node is not None and not node.pins and not node.num_children:
+            if node.is_on_host and self._ledger.is_loading(node.host):
+                self._doomed.append(node)
+                return
             if node.is_on_device:
-                block = self.tree.displace(node)
-                if self._pool.is_idle(block):
-                    self._cancel_load(block)
-                self._loading.pop(block, None)
-                self._pool.forget(block)
+                self._pool.forget(self.tree.displace(node))
             self._drop_host_copy(node)
             self.tree.remove(node)
+            node = node.parent
 
     def expire(self, before: Seconds) -> None:
         """Drop what nobody has used since `before`, on both tiers."""
@@ -191,9 +195,13 @@ class PrefixCache:
     def take_moves(self) -> Moves:
         """The next plan carries out these moves."""
         loading, self._loading = self._loading, {}
+        doomed, self._doomed = self._doomed, []
         moves = self._ledger.take_moves()
         for node in loading.values():
             self.tree.offer(node)
+        for node in doomed:
+            if self.tree.get(node.name) is node:
+                self.discard(node)
         return moves
 
     def check(self) -> None:
@@ -258,6 +266,7 @@ class PrefixCache:
         return node.is_on_host and not node.pins and not self._ledger.is_loading(node.host)
 
     def _save(self, node: Node) -> None:
+        assert not self._ledger.is_load_target(node.block), "a block is saved before it is loaded"
         node.host = self._ledger.save(node.block)
         self._num_hosted += 1
         self.tree.offer(node)

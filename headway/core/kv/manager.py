@@ -81,6 +81,11 @@ class KvManager:
         return self._pool.num_cached
 
     @property
+    def num_shared(self) -> Tokens:
+        """Positions that open tables list beyond once: their K and V are there for several."""
+        return Tokens(self._pool.num_shared * self.block_size)
+
+    @property
     def num_available(self) -> Blocks:
         """Blocks that a sequence could get now."""
         return Blocks(self._pool.num_free + self._pool.num_cached)
@@ -182,7 +187,7 @@ class KvManager:
         if is_kept:
             self.close(table)
         elif not self._caching:
-            self._cache.discard(nodes)
+            self._cache.discard(nodes[-1])
         return Swapped(table.root, names) if is_kept else None
 
     def save_ahead(self, names: Sequence[bytes], most: int) -> int:
@@ -202,7 +207,7 @@ class KvManager:
         assert len(nodes) == len(swapped.names), "a pinned block was lost"
         self._cache.unpin(nodes)
         if not self._caching:
-            self._cache.discard(nodes)
+            self._cache.discard(nodes[-1])
 
     def next_to_compute(
         self, tokens: Sequence[int], salt: bytes, names: list[bytes]

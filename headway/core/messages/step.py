@@ -72,6 +72,7 @@ class StepPlan:
     pending_rows  [P]  rows whose one input token is not known yet ...
     pending_from  [P]  ... but sampled by the previous step, as its pending_from-th draw
     scores             prompt tokens to score
+    num_shared         positions that block tables list beyond once: rows read the same K and V
     """
 
     step: int
@@ -89,6 +90,7 @@ class StepPlan:
     scores: tuple[ScoreWork, ...] = ()
     saves: tuple[BlockMove, ...] = ()
     loads: tuple[BlockMove, ...] = ()
+    num_shared: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ class Confidence:
 
     def __init__(self) -> None:
         self._total = 0.0
-        self._num_tokens = 0
+        self._num_tokens = 0  # that were scored
+        self._has_unscored = False
         self._is_cut = False
 
     def saw(self, event: Event) -> None:
@@ -28,6 +29,7 @@ class Confidence:
             for scored in event.logprobs:
                 self._total += scored.logprob
                 self._num_tokens += 1
+            self._has_unscored |= len(event.logprobs) < len(event.token_ids)
             self._is_cut |= event.finish_reason is FinishReason.LENGTH
 
     @property
@@ -36,9 +38,12 @@ class Confidence:
         return self._total / self._num_tokens if self._num_tokens else 0.0
 
     def doubt(self, settings: CascadeSettings) -> str:
-        """Why the answer is not enough: "logprob", "length", "empty"; "" when it is."""
+        """Why the answer is not enough: "logprob", "length", "empty", "unscored"; "" if it is.
+
+        What nobody has scored nobody is sure of.
+        """
         if self._num_tokens == 0:
-            return "empty"
+            return "unscored" if self._has_unscored else "empty"
         if self.mean_logprob < settings.min_mean_logprob:
             return "logprob"
         if self._is_cut and settings.escalate_on_length:

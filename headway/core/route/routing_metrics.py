@@ -34,7 +34,8 @@ CONGESTED = Metric(
 CASCADES = Metric(
     name="headway_cascade_requests_total",
     kind=Kind.COUNTER,
-    help="Requests this model answered first: kept, or escalated by logprob, length, empty, error",
+    help="Requests this model answered first: kept, or escalated by logprob, length, empty, "
+    "unscored (its server told no log-probabilities), unfit (it cannot take the request), error",
     labels=(*OWN, "outcome"),
     unit="requests",
 )

@@ -6,7 +6,7 @@ the word of a version alone asks for that version of the default route.
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -29,6 +29,7 @@ class PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...]  # the first is the one that routes use
     modalities: tuple[str, ...] = ()  # that it takes beside text
     is_own: bool = True  # engines of ours answer, and not other servers
+    has_logprobs: bool = True  # its answers can be scored, as a cascade's first one has to be
 
 
 class RouteSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -114,6 +115,15 @@ def check(settings: RoutesSettings, pools: Sequence[PoolFacts]) -> None:
             "routes.default",
             f"{settings.default!r} is no name of a route or pool; there are {_listed(served)}",
         )
+
+
+def names_of(settings: RoutesSettings) -> Iterator[str]:
+    """Every name that routes add for clients, aliases too."""
+    for route in settings.names:
+        yield route.name
+        yield from route.aliases
+    if settings.auto is not None:
+        yield settings.auto.name
 
 
 class RouteTable:
@@ -221,11 +231,12 @@ def _check_cascade(cascade: CascadeSettings, where: str, pools: Sequence[PoolFac
     check_pool(cascade.then, f"{where}.then", known)
     if cascade.first == cascade.then:
         raise InvalidSetting(f"{where}.then", f"must differ from first, got {cascade.then!r} twice")
-    if not next(pool.is_own for pool in pools if pool.names[0] == cascade.first):
+    if not next(pool.has_logprobs for pool in pools if pool.names[0] == cascade.first):
         raise InvalidSetting(
             f"{where}.first",
-            f"{cascade.first!r} is answered by another server, whose log-probabilities are not "
-            f"read; the first pool must be an engine of ours",
+            f"{cascade.first!r} is answered by a server that is not known to give "
+            f"log-probabilities, by which the first answer is judged; if it does, set its "
+            f"upstream.logprobs: true",
         )
     if not -100.0 <= cascade.min_mean_logprob <= 0.0:
         raise InvalidSetting(

@@ -1,25 +1,15 @@
-"""What a simulated step costs: a table fitted from measured steps, or recorded times."""
+"""What a simulated step costs: a table fitted to measured steps, or recorded times."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from random import Random
-from statistics import median
 from typing import Protocol
 
 import msgspec
 
 from headway.core.base.units import Seconds
-from headway.core.cost.least_squares import LeastSquares
 from headway.core.cost.work import StepWork, pairs_of
 from headway.core.messages.step import StepPlan
-
-KNOT_RATIO = 1.25  # between the numbers of rows that the table has values for
-KNOT_STEPS = 3  # steps that must have been measured with that number of rows
-PULL = 1e-9  # only so that what was never seen to vary stays at zero
-KILO = 1e-3  # pairs are counted in thousands, so that all unknowns are of one size
-OUTLIER = 5.0  # times the median deviation; such steps were disturbed
-PASSES = 3
-SPREAD_VALUES = 200
 
 
 class StepCost(Protocol):
@@ -38,24 +28,32 @@ class MeasuredStep(msgspec.Struct, frozen=True, kw_only=True):
     prefill_tokens: int
     prefill_pairs: int
     seconds: float
+    decode_shared: int = 0
     pause: float = 0.0  # from its end to the next plan, where that followed at once
 
     @property
     def work(self) -> StepWork:
         """What it did."""
         return StepWork(
-            self.decode_rows, self.decode_pairs, self.prefill_tokens, self.prefill_pairs
+            self.decode_rows,
+            self.decode_pairs,
+            self.prefill_tokens,
+            self.prefill_pairs,
+            self.decode_shared,
         )
 
 
 class StepTable(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of a step as a sum of what its rows, tokens and pairs take.
 
-    rows             (decode rows, seconds), ascending: the step without attention over the
-                     past; in between it is interpolated, beyond the last it goes on straight
-    decode_pair_s    for each position that a decode attends to
-    prefill_token_s  for each token of a prompt
-    prefill_pair_s   for each position that a token of a prompt attends to
+    rows             (rows, seconds), ascending: the step without attention over the past; in
+                     between it is interpolated, beyond the last it goes on straight
+    token_rows       as how many decode rows a token of a prompt counts there: below 1, because
+                     it gets no logits; 0 in tables of earlier versions
+    decode_pair_s    for each position that a decode attends to, K and V read from memory
+    prefill_token_s  for each token of a prompt, beside its part in the rows
+    prefill_pair_s   for each position that a token of a prompt attends to, or that a decode
+                     shares with another row: arithmetic alone
     *_spread         what steps really took over what the table says, at evenly spaced shares
                      of all steps without and with prompts; for SpreadCost
     """
@@ -64,30 +62,37 @@ class StepTable(msgspec.Struct, frozen=True, kw_only=True):
     decode_pair_s: float
     prefill_token_s: float
     prefill_pair_s: float
+    token_rows: float = 0.0
     decode_spread: tuple[float, ...] = ()
     prefill_spread: tuple[float, ...] = ()
 
     def seconds(self, work: StepWork) -> Seconds:
         """How long a step of that work takes."""
         return Seconds(
-            self._rows_seconds(work.decode_rows)
-            + self.decode_pair_s * work.decode_pairs
+            self._rows_seconds(work.decode_rows + self.token_rows * work.prefill_tokens)
+            + self.decode_pair_s * (work.decode_pairs - work.decode_shared)
             + self.prefill_token_s * work.prefill_tokens
-            + self.prefill_pair_s * work.prefill_pairs
+            + self.prefill_pair_s * (work.prefill_pairs + work.decode_shared)
         )
 
-    def _rows_seconds(self, num_rows: int) -> float:
-        left = self.rows[0]
-        if num_rows <= left[0] or len(self.rows) == 1:
-            return left[1]
-        for right in self.rows[1:]:
-            if num_rows <= right[0]:
-                break
-            left = right
-        else:
-            left, right = self.rows[-2:]
-        share = (num_rows - left[0]) / (right[0] - left[0])
-        return left[1] + share * (right[1] - left[1])
+    def _rows_seconds(self, num_rows: float) -> float:
+        rows = self.rows
+        if num_rows <= rows[0][0] or len(rows) == 1:
+            return rows[0][1]
+        index, share = position_in([count for count, _ in rows], num_rows)
+        left, right = rows[index][1], rows[index + 1][1]
+        return left + share * (right - left)
+
+
+def position_in(knots: Sequence[int], value: float) -> tuple[int, float]:
+    """The piece between two knots that a value is in, and how far: 0 to 1, more past the last.
+
+    A value before the first knot is at its beginning.
+    """
+    index = min(max(0, bisect_left(knots, value) - 1), max(0, len(knots) - 2))
+    if value <= knots[0] or len(knots) == 1:
+        return 0, 0.0
+    return index, (value - knots[index]) / (knots[index + 1] - knots[index])
 
 
 class SpreadCost:
@@ -140,7 +145,8 @@ def work_of(plan: StepPlan) -> StepWork:
     """The work of a plan; O(rows)."""
     rows = len(plan.starts)
     if len(plan.token_ids) == rows:  # nothing but decodes, as in nearly every step
-        return StepWork(rows, sum(plan.starts) + rows)
+        pairs = sum(plan.starts) + rows
+        return StepWork(rows, pairs, decode_shared=min(plan.num_shared, pairs))
     work = StepWork()
     for start, num_tokens in zip(plan.starts, plan.num_tokens, strict=True):
         if num_tokens == 1:
@@ -149,6 +155,7 @@ def work_of(plan: StepPlan) -> StepWork:
         else:
             work.prefill_tokens += num_tokens
             work.prefill_pairs += pairs_of(start, num_tokens)
+    work.decode_shared = min(plan.num_shared, work.decode_pairs)
     return work
 
 
@@ -159,82 +166,6 @@ def measured(work: StepWork, seconds: float) -> MeasuredStep:
         decode_pairs=work.decode_pairs,
         prefill_tokens=work.prefill_tokens,
         prefill_pairs=work.prefill_pairs,
+        decode_shared=work.decode_shared,
         seconds=seconds,
     )
-
-
-def fit(steps: Iterable[MeasuredStep]) -> StepTable:
-    """The table with the least relative error; steps far off the rest are left out.
-
-    Raises ValueError when there are no steps.
-    """
-    measured_steps = [step for step in steps if step.seconds > 0]
-    if not measured_steps:
-        raise ValueError("no step was measured")
-    kept, table = measured_steps, _solve(measured_steps)
-    for _ in range(PASSES - 1):
-        errors = [abs(relative_error(table, step)) for step in kept]
-        limit = OUTLIER * max(median(errors), 1e-6)
-        kept = [step for step, error in zip(kept, errors, strict=True) if error <= limit]
-        table = _solve(kept)
-    return msgspec.structs.replace(
-        table,
-        decode_spread=_spread(table, [s for s in measured_steps if not s.prefill_tokens]),
-        prefill_spread=_spread(table, [s for s in measured_steps if s.prefill_tokens]),
-    )
-
-
-def relative_error(table: StepCost, step: MeasuredStep) -> float:
-    """Predicted over measured, minus one."""
-    return table.seconds(step.work) / step.seconds - 1.0
-
-
-def _spread(table: StepTable, steps: Sequence[MeasuredStep]) -> tuple[float, ...]:
-    """Measured over expected at SPREAD_VALUES shares of the steps, ascending."""
-    ratios = sorted(step.seconds / table.seconds(step.work) for step in steps)
-    count = min(SPREAD_VALUES, len(ratios))
-    return tuple(round(ratios[(2 * i + 1) * len(ratios) // (2 * count)], 4) for i in range(count))
-
-
-def _solve(steps: Sequence[MeasuredStep]) -> StepTable:
-    knots = _knots(steps)
-    size = len(knots) + 3
-    # Decodes and prompts both read the weights: a step without decodes costs what one row does.
-    equations = LeastSquares([0.0] * size, [PULL] * size, 1.0)
-    for step in steps:
-        x = [*_hats(knots, step.decode_rows), KILO * step.decode_pairs]
-        x += [float(step.prefill_tokens), KILO * step.prefill_pairs]
-        equations.add([value / step.seconds for value in x], 1.0)
-    *rows, decode_pair, prefill_token, prefill_pair = equations.solve()
-    return StepTable(
-        rows=tuple(zip(knots, rows, strict=True)),
-        decode_pair_s=KILO * decode_pair,
-        prefill_token_s=prefill_token,
-        prefill_pair_s=KILO * prefill_pair,
-    )
-
-
-def _knots(steps: Sequence[MeasuredStep]) -> list[int]:
-    """Numbers of rows that were measured often enough to have a value of their own."""
-    seen = Counter(max(1, step.decode_rows) for step in steps)
-    often = sorted(rows for rows, count in seen.items() if count >= KNOT_STEPS) or sorted(seen)
-    knots = often[:1]
-    for rows in often[1:]:
-        if rows >= KNOT_RATIO * knots[-1]:
-            knots.append(rows)
-    return knots
-
-
-def _hats(knots: Sequence[int], num_rows: int) -> list[float]:
-    """Weights of linear interpolation between the knots."""
-    weights = [0.0] * len(knots)
-    if num_rows <= knots[0]:
-        weights[0] = 1.0
-        return weights
-    for index in range(1, len(knots)):
-        if num_rows <= knots[index]:
-            share = (num_rows - knots[index - 1]) / (knots[index] - knots[index - 1])
-            weights[index - 1], weights[index] = 1.0 - share, share
-            return weights
-    weights[-1] = 1.0
-    return weights

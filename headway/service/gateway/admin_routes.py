@@ -4,7 +4,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from headway.core.base.errors import HeadwayError, MethodNotAllowed, NotFound
+from headway.core.base.errors import HeadwayError, InvalidRequest, MethodNotAllowed, NotFound
 from headway.service.gateway.admin_keys import AdminKeys
 from headway.service.gateway.http import Exchange
 from headway.service.gateway.pages import Page
@@ -88,7 +88,15 @@ class AdminRoutes:
         async def body() -> bytes:
             return await exchange.body(MAX_BODY_BYTES, BODY_S)
 
-        call = AdminCall(who, (), exchange.query, body)
+        def query(name: str) -> str | None:
+            value = exchange.query(name)
+            if value is not None and "\0" in value:
+                raise InvalidRequest(f"{name} has a NUL in it, as nothing here.", param=name)
+            return value
+
+        if "\0" in exchange.path:  # PostgreSQL has no text with one, and takes it for a fault
+            raise NotFound("There is nothing at this path; see /openapi.json.")
+        call = AdminCall(who, (), query, body)
         return await self._table.call(exchange.method, exchange.path, call)
 
 

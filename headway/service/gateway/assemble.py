@@ -6,11 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from headway.core.base import metrics
 from headway.core.base.clock import Clock
-from headway.core.engine.settings import EngineSettings, waiting_limit
-from headway.core.route.admit import AdmitLimits, Admitter
-from headway.core.route.table import PoolFacts, RoutesSettings
+from headway.core.route.table import RoutesSettings
 from headway.core.tenancy.account_metrics import ADMIN_REFUSED, KEY_CHECKS
 from headway.core.tenancy.book import AccountStore
 from headway.core.tenancy.tenant import Tenant, read_tenants
@@ -20,67 +17,26 @@ from headway.service.gateway.admin_keys import AdminKeys, check_admin_keys
 from headway.service.gateway.admin_routes import AdminRoute, AdminRoutes, RouteTable
 from headway.service.gateway.auth import FindTenant, KeyRing, TokenSource
 from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
-from headway.service.gateway.encode import Encoder
-from headway.service.gateway.forwarded import ServedUpstream, admit_limits_of
-from headway.service.gateway.gauges import Gauges
 from headway.service.gateway.journey import Books
 from headway.service.gateway.ledger import Keeper
 from headway.service.gateway.limit_answers import LimitRules
 from headway.service.gateway.limit_counts import Denials, SharedState, samples
 from headway.service.gateway.limit_settings import LimitTable
-from headway.service.gateway.meter import Meter
-from headway.service.gateway.model import Directory, ServedModel
-from headway.service.gateway.models import AnyServed, Models, Served
+from headway.service.gateway.models import Models
 from headway.service.gateway.pages import Condition, Pages
-from headway.service.gateway.relay import Relay, Seeds
+from headway.service.gateway.plan import Plan
 from headway.service.gateway.reload import Reloadable
-from headway.service.gateway.route_parts import make_routing, make_table
+from headway.service.gateway.route_parts import make_chooser, make_table
+from headway.service.gateway.routing import Routing
 from headway.service.gateway.server import Gateway, Parts
+from headway.service.gateway.serving import AnyNeeds, Serving
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.gateway.tokens import TokenPages
-from headway.service.gateway.totals import PoolTotals
 from headway.service.observe.catalogue import EVERYTHING
-from headway.service.observe.prometheus import Exporter, Labelled, Sample
+from headway.service.observe.prometheus import Exporter
 from headway.service.openai.limits import ApiLimits
-from headway.service.upstream.forward import Forwarder
-from headway.service.upstream.pool import UpstreamPool
-from headway.service.wire.transport import Pool
 
 NO_MODEL = "unknown"  # label of requests that end before their model is known, beside several
-
-
-class ModelNeeds(NamedTuple):
-    """What one model brings."""
-
-    model: ServedModel
-    engine: EngineSettings
-    encoder: Encoder
-    pool: Pool
-    totals: PoolTotals
-    modalities: tuple[str, ...] = ()  # that it takes beside text
-    replicas: int = 1
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """For clients; the first is its own."""
-        return self.model.names
-
-
-class UpstreamNeeds(NamedTuple):
-    """What one model behind other servers brings."""
-
-    pool: UpstreamPool
-    created: int  # Unix time
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """For clients; the first is its own."""
-        return self.pool.settings.names
-
-    @property
-    def modalities(self) -> tuple[str, ...]:
-        """What it takes beside text."""
-        return tuple(each.value for each in self.pool.settings.modalities)
 
 
 class Access(NamedTuple):
@@ -102,7 +58,7 @@ class GatewayNeeds(NamedTuple):
     settings: GatewaySettings
     api_limits: ApiLimits
     seed: int | None
-    models: Sequence[ModelNeeds | UpstreamNeeds]  # at least one; the first is the default
+    models: Sequence[AnyNeeds]  # at least one; the first is the default
     clock: Clock
     version: str
     books: Books = Books(NoLimits(), NoLedger(), NoPrices(), time.time, "")
@@ -148,15 +104,15 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         exporter.add_source(needs.keeper.samples)
     if needs.limit_state is not None:
         exporter.add_source(partial(samples, needs.limit_state))
-    pools = [
-        PoolFacts(names=each.names, modalities=each.modalities, is_own=isinstance(each, ModelNeeds))
-        for each in needs.models
-    ]
-    table = make_table(needs.routes, pools)
-    models = Models([_serve(each, needs, exporter) for each in needs.models], table.names)
-    condition = Condition(
-        {each.names[0]: each.pool.view for each in needs.models}, needs.settings.live_timeout
-    )
+    serving = Serving(exporter, needs.clock, needs.seed, needs.api_limits)
+    table = make_table(needs.routes, [each.facts for each in needs.models])
+    served = [serving.of(each) for each in needs.models]
+    models = Models(served, table.names)
+    exporter.add_source(models.samples)
+    plan = Plan(make_chooser(table, needs.settings.slo_ttft), Models(served, table.names))
+    routing = Routing(plan, needs.clock)
+    exporter.add_source(routing.samples)
+    condition = Condition(models.views, needs.settings.live_timeout)
     accounts = _accounts(needs, exporter)
     known = {tenant.name: tenant for _, tenant in read_tenants(needs.settings.tenant)}
     known |= {tenant.name: tenant for tenant in needs.access.tenants}
@@ -166,9 +122,7 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         api_limits=needs.api_limits,
         clock=needs.clock,
         models=models,
-        meter=models.default.meter
-        if len(models.all) == 1
-        else Meter(_labelled(exporter, NO_MODEL), needs.clock, NO_MODEL),
+        meter=lambda: models.default.meter if len(models.all) == 1 else serving.meter(NO_MODEL),
         condition=condition,
         pages=Pages(condition, models, exporter, needs.version, needs.api_limits),
         token_pages=TokenPages(models, needs.api_limits),
@@ -176,63 +130,19 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         keys=_key_ring(needs, accounts, tokens),
         admin=_admin(needs, accounts, exporter, known),
         books=needs.books._replace(rules=_rules(needs, exporter)),
-        routing=make_routing(table, models, needs.clock, needs.settings.slo_ttft),
+        routing=routing,
     )
     reloadable = Reloadable(
         keys=parts.keys,
         known=known,
         limits=needs.rate_limits or needs.books.rules.table,
         models=models,
-        routing=parts.routing,
-        pools=pools,
+        routing=routing,
+        serving=serving,
         slo_ttft=needs.settings.slo_ttft,
         api_keys=needs.settings.api_key,
     )
     return Assembled(Gateway(parts), models, exporter, accounts, tokens, reloadable)
-
-
-def admit_limits(engine: EngineSettings, context_length: int, replicas: int = 1) -> AdmitLimits:
-    """The queue's bounds, the same as those of all its engines together."""
-    return AdmitLimits(
-        max_choices=replicas * (engine.max_num_seqs + engine.max_waiting_requests),
-        max_waiting_tokens=replicas * waiting_limit(engine, context_length),
-    )
-
-
-def _serve(each: ModelNeeds | UpstreamNeeds, needs: GatewayNeeds, exporter: Exporter) -> AnyServed:
-    """One model's own parts: its queue, its threads, its counters."""
-    if isinstance(each, UpstreamNeeds):
-        return _forward(each, needs, exporter)
-    labelled = _labelled(exporter, each.model.names[0])
-    meter = Meter(labelled, needs.clock, each.model.names[0])
-    admitter = Admitter(admit_limits(each.engine, each.model.context_length, each.replicas))
-    has_cache = each.engine.enable_prefix_caching
-    gauges = Gauges(each.pool, admitter, meter, each.totals, has_prefix_cache=has_cache)
-    labelled.add_source(gauges.samples)
-    seeds, limits = Seeds(needs.seed), needs.api_limits
-    return Served(
-        directory=Directory(each.model, each.pool.view),
-        encoder=each.encoder,
-        admitter=admitter,
-        relay=Relay(each.pool, admitter, each.encoder, needs.clock, seeds, limits),
-        meter=meter,
-        gauges=gauges,
-    )
-
-
-def _forward(each: UpstreamNeeds, needs: GatewayNeeds, exporter: Exporter) -> ServedUpstream:
-    labelled = _labelled(exporter, each.names[0])
-    meter = Meter(labelled, needs.clock, each.names[0])
-    admitter = Admitter(admit_limits_of(each.pool.settings))
-    labelled.add_source(each.pool.samples)
-    labelled.add_source(
-        lambda: (
-            Sample(metrics.IN_FLIGHT, meter.num_open),
-            Sample(metrics.QUEUE_LENGTH, admitter.num_waiting),
-        )
-    )
-    forwarder = Forwarder(each.pool, admitter, needs.clock, labelled)
-    return ServedUpstream(each.pool, admitter, forwarder, meter, each.created)
 
 
 def _accounts(needs: GatewayNeeds, exporter: Exporter) -> Accounts | None:
@@ -295,7 +205,3 @@ def _admin(
 def _rules(needs: GatewayNeeds, exporter: Exporter) -> LimitRules:
     table = needs.rate_limits or needs.books.rules.table
     return needs.books.rules._replace(table=table, on_denied=Denials(exporter, table).count)
-
-
-def _labelled(exporter: Exporter, name: str) -> Labelled:
-    return Labelled(exporter, {"model": name, "model_name": name, "engine": "0"})

@@ -18,9 +18,11 @@ from headway.core.base.errors import (
     DeadlineUnmeetable,
     HeadwayError,
     InternalError,
+    InvalidRequest,
     PromptTooLong,
     ReplicaError,
     ShuttingDown,
+    UpstreamTimeout,
 )
 from headway.core.base.units import Seconds
 from headway.core.messages.path import (
@@ -33,19 +35,20 @@ from headway.core.messages.path import (
     Usage,
 )
 from headway.core.route.cascade import CascadeSettings, Confidence
+from headway.service.gateway.draft import Draft
 from headway.service.gateway.forwarded import ServedUpstream
 from headway.service.gateway.generate import Request
 from headway.service.gateway.http import Exchange
 from headway.service.gateway.journey import Journey
 from headway.service.gateway.relay import Take
 from headway.service.gateway.routing import AnyRequest, Routed, Routing, bounded
-from headway.service.openai.errors import failure_of
-from headway.service.openai.forwarded import ForwardedRequest
+from headway.service.openai.forwarded import ForwardedRequest, plain
 from headway.service.openai.responses import Answer
 from headway.service.openai.schema import CompletionRequest
+from headway.service.upstream.forward import Outlet
 
 Makes = Callable[[Routed, Sequence[EngineRequest]], Answer]
-Forward = Callable[[Routed, ForwardedRequest, str, Callable[[], None]], Awaitable[None]]
+Forward = Callable[[Routed, ForwardedRequest, str, Outlet, Confidence | None], Awaitable[None]]
 BUSY = (CapacityError, ReplicaError)  # what another model may make good
 UNFIT = (*BUSY, InternalError, PromptTooLong)  # why a cascade goes straight on to its second
 
@@ -55,7 +58,8 @@ class Ways(NamedTuple):
 
     makes: Makes
     take: Take
-    forward: Forward  # to a server that is not ours
+    forward: Forward  # to a server that is not ours; who judges the answer, if anybody does
+    outlet: Callable[[Callable[[], None]], Outlet]  # to the client; calls that with its tokens
     check: Callable[[ForwardedRequest], Request]  # as an engine of ours takes it
 
 
@@ -70,6 +74,7 @@ class Attempt:
         self._num_calls = 0
         self._made: Sequence[EngineRequest] = ()  # of the last call
         self._has_token = asyncio.Event()  # of the answer that the client gets
+        self._outlet = ways.outlet(self._has_token.set)
 
     async def run(self, routed: Routed) -> None:
         """Answer it; raises what `Relay.run` raises, when nothing helped."""
@@ -79,8 +84,8 @@ class Attempt:
             return await self._answer(routed)
         text, seconds = instead
         try:
-            is_in_time = await self._within(seconds, self._answer(routed))
-        except DeadlineUnmeetable:  # the engine knows already that it will not be
+            is_in_time = await self._within(seconds, self._answer(_watched(routed)))
+        except (DeadlineUnmeetable, UpstreamTimeout):  # it is known already that it will not be
             if self._has_token.is_set():
                 raise
             is_in_time = False
@@ -88,11 +93,16 @@ class Attempt:
             await self._say(own, text)
 
     def _own(self, routed: Routed) -> Routed | None:
-        """The same with the request as an engine of ours takes it; None: none could."""
-        if not isinstance(routed.request, ForwardedRequest):
+        """The same with a request that an engine of ours would take, answered in the same form.
+
+        None where a text is no answer. What only another server understands is left out.
+        """
+        request = routed.request
+        if not isinstance(request, ForwardedRequest):
             return routed
+        kept = plain(request)
         try:
-            return routed._replace(request=self._ways.check(routed.request))
+            return None if kept is None else routed._replace(request=self._ways.check(kept))
         except ClientError:
             return None
 
@@ -101,18 +111,18 @@ class Attempt:
         if cascade is not None:
             return await self._cascade(routed, cascade)
         try:
-            await self._call(routed, routed.request, self._pass_on)
+            await self._call(routed, routed.request)
         except ClientError:  # what the smaller model cannot take, its own may
             fitting = self._routing.undegraded(routed)
             if fitting is None or self._has_token.is_set():
                 raise
-            await self._call(fitting, fitting.request, self._pass_on)
+            await self._call(fitting, fitting.request)
         except BUSY as error:
             helper = None if self._is_final(error) else self._routing.helper(routed)
             if helper is None:
                 raise
             try:
-                await self._call(helper, helper.request, self._pass_on)
+                await self._call(helper, helper.request)
             except ClientError:
                 raise error from None
 
@@ -123,32 +133,45 @@ class Attempt:
         second model is too busy.
         """
         self._journey.may_call((cascade.first, cascade.then))
-        draft = _Draft()
+        draft = Draft()
         try:
-            await self._call(routed, routed.request, draft.take, is_scored=True)
+            await self._call(routed, routed.request, draft)
             doubt = draft.confidence.doubt(cascade)
-        except UNFIT as error:
-            if isinstance(error, ShuttingDown):
-                raise
-            doubt, draft.answer = "error", None
+        except (*UNFIT, InvalidRequest) as error:
+            doubt = self._why_unfit(routed, error)
+            draft.forget()
         self._routing.cascaded(routed, doubt)
         if doubt:
             second = self._routing.escalated(routed)
             self._journey.dropped()
             try:
-                if draft.answer is None or not self._routing.is_congested(second):
-                    return await self._call(second, second.request, self._pass_on)
+                if not draft.is_there or not self._routing.is_congested(second):
+                    return await self._call(second, second.request)
             except BUSY as error:
-                if draft.answer is None or self._is_final(error):
+                if not draft.is_there or self._is_final(error):
                     raise
             self._journey.kept()
             self._go(self._routing.kept(routed))
-        await draft.play(self._pass_on)
+        await draft.play(self._pass_on, self._outlet)
 
-    async def _call(
-        self, routed: Routed, request: AnyRequest, take: Take, *, is_scored: bool = False
-    ) -> None:
-        """Take it through one model; each call has an id of its own."""
+    def _why_unfit(self, routed: Routed, error: HeadwayError) -> str:
+        """Why the second model answers, the first one having failed; raises where neither may.
+
+        What an engine of ours does not know, another server may, and the other way; two
+        engines of ours know the same.
+        """
+        if isinstance(error, ShuttingDown):
+            raise error
+        is_clients = isinstance(error, InvalidRequest) and not isinstance(error, PromptTooLong)
+        if is_clients and not isinstance(routed.request, ForwardedRequest):
+            raise error
+        return "unfit" if is_clients else "error"
+
+    async def _call(self, routed: Routed, request: AnyRequest, draft: Draft | None = None) -> None:
+        """Take it through one model; each call has an id of its own.
+
+        draft  where its answer goes, scored; None: to the client
+        """
         self._num_calls += 1
         id_ = (
             self._exchange.id if self._num_calls == 1 else f"{self._exchange.id}.{self._num_calls}"
@@ -157,12 +180,14 @@ class Attempt:
         served = routed.served
         if isinstance(served, ServedUpstream):
             assert isinstance(request, ForwardedRequest), "beside upstreams nothing else is read"
-            return await self._ways.forward(routed, request, id_, self._has_token.set)
+            to, judge = (self._outlet, None) if draft is None else (draft, draft.confidence)
+            return await self._ways.forward(routed, request, id_, to, judge)
         if isinstance(request, ForwardedRequest):
             request = bounded(self._ways.check(request), routed.route)
             routed = routed._replace(request=request)
-        if is_scored:
+        if draft is not None:
             request = _scored(request)
+        take = self._pass_on if draft is None else draft.take
 
         def make(made: Sequence[EngineRequest]) -> Answer:
             self._made = made
@@ -223,28 +248,11 @@ class Attempt:
             await self._ways.take(answer, end, index)
 
 
-class _Draft:
-    """An answer's events, kept until it is known whether the client gets them."""
-
-    def __init__(self) -> None:
-        self.answer: Answer | None = None  # None: there is none that could go out
-        self.confidence = Confidence()
-        self._events: list[tuple[Event, int]] = []
-
-    async def take(self, answer: Answer, event: Event, prompt: int) -> None:
-        """Keep an event; raises the engine's failure."""
-        self.answer = answer
-        if isinstance(event, Finished) and (failure := failure_of(event)) is not None:
-            raise failure
-        self.confidence.saw(event)
-        self._events.append((event, prompt))
-
-    async def play(self, take: Take) -> None:
-        """Give everything to whom it was meant for."""
-        answer = self.answer
-        assert answer is not None, "a draft without an answer is never played"
-        for event, prompt in self._events:
-            await take(answer, event, prompt)
+def _watched(routed: Routed) -> Routed:
+    """The same, with its first token seen also where the client sees only the whole answer."""
+    if not isinstance(routed.request, ForwardedRequest):
+        return routed
+    return routed._replace(request=msgspec.structs.replace(routed.request, is_watched=True))
 
 
 def _scored(request: Request) -> Request:

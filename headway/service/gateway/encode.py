@@ -78,9 +78,9 @@ class Encoder:
         """Any other work that is too long for the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-    def close(self) -> None:
-        """Drop what waits; what runs ends by itself."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+    def close(self, *, drop: bool = True) -> None:
+        """Take no more work; `drop` what waits. What runs ends by itself."""
+        self._pool.shutdown(wait=False, cancel_futures=drop)
 
     def _encode(self, request: ChatRequest | CompletionRequest, context: int) -> Encoded:
         def tokenizer(index: int) -> Encodes:

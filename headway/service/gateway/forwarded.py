@@ -1,18 +1,21 @@
 """Requests for models behind other servers: how each endpoint reads them, and where answers go."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
+from headway.core.base import metrics
 from headway.core.base.metrics import Outcome
 from headway.core.route.admit import AdmitLimits, Admitter
+from headway.core.route.cascade import Confidence
 from headway.core.route.choose import Ask
 from headway.core.route.features import Prompt
 from headway.service.gateway.http import Exchange
 from headway.service.gateway.journey import Journey
 from headway.service.gateway.meter import Meter
 from headway.service.gateway.stream import SseStream
+from headway.service.observe.prometheus import Sample
 from headway.service.openai.answer_schema import ModelInfo
 from headway.service.openai.forwarded import (
     ForwardedRequest,
@@ -26,6 +29,7 @@ from headway.service.upstream.answers import Shown
 from headway.service.upstream.forward import Call, Forwarder
 from headway.service.upstream.outgoing import PASSED, TARGETS, passed_headers
 from headway.service.upstream.pool import UpstreamPool
+from headway.service.upstream.scores import Scoring, asks_for_scores, scored
 from headway.service.upstream.settings import UpstreamSettings
 from headway.service.wire.transport import ReplicaState, ReplicaView
 
@@ -87,6 +91,12 @@ class ServedUpstream(NamedTuple):
     def tick(self) -> None:
         """Nothing is sampled here: probes do that."""
 
+    def samples(self) -> Iterator[Sample]:
+        """For a scrape."""
+        yield from self.pool.samples()
+        yield Sample(metrics.IN_FLIGHT, self.meter.num_open)
+        yield Sample(metrics.QUEUE_LENGTH, self.admitter.num_waiting)
+
 
 def admit_limits_of(settings: UpstreamSettings) -> AdmitLimits:
     """As many as its servers may have, and as many as may wait for them."""
@@ -128,6 +138,10 @@ class Outlet:
         await self._journey.close(Outcome.OK)
         await self._exchange.answer(200, body)
 
+    def begun(self) -> None:
+        """The first tokens of a complete answer are there; the client gets them with the rest."""
+        self._has_token()
+
 
 def call_of(
     exchange: Exchange,
@@ -154,6 +168,15 @@ def call_of(
         bound=None if route is None else route.max_tokens,
         counts_exactly=journey.depends_on_size,
     )
+
+
+def judged(call: Call, judge: Confidence | None) -> Call:
+    """The call, with its answer's log-probabilities told to who judges it by them."""
+    if judge is None:
+        return call
+    scoring = Scoring(judge, is_shown=asks_for_scores(call.request))
+    shown = call.shown._replace(scoring=scoring)
+    return call._replace(request=scored(call.request), shown=shown)
 
 
 def ask_of_forwarded(request: ForwardedRequest, request_id: str) -> Ask:

@@ -15,6 +15,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Header = tuple[bytes, bytes]
 
+NO_CONTENT = 204
 MAX_REQUEST_ID = 128  # characters of a client's X-Request-Id that are kept
 MAX_DISCARD_BYTES = 64 * 1024 * 1024  # of a refused body, so that the client reads the answer
 MAX_DISCARD_S = 5.0
@@ -138,16 +139,24 @@ class Exchange:
         answer, since closing at once would reset the connection under a client that is
         still sending, and the answer with it.
         """
-        unread = self.method in {"POST", "PUT", "PATCH"} and not self._body_is_read
-        closing = [(b"connection", b"close")] if unread else []
-        length = (b"content-length", str(len(body)).encode("ascii"))
-        await self.start(status, [(b"content-type", content_type), length, *closing, *headers])
+        unread = self._has_body and not self._body_is_read
+        about = [(b"connection", b"close")] if unread else []
+        if status != NO_CONTENT:  # which may have neither
+            length = str(len(body)).encode("ascii")
+            about = [(b"content-type", content_type), (b"content-length", length), *about]
+        await self.start(status, [*about, *headers])
         if unread:
             await self.write(body)
             await self._discard()
             await self.write(b"", is_last=True)
         else:
             await self.write(body, is_last=True)
+
+    @property
+    def _has_body(self) -> bool:
+        """Whether the request has a body, as far as its header tells."""
+        length = self.header("content-length") or "0"
+        return length.strip("0") != "" or self.header("transfer-encoding") is not None
 
     async def _discard(self) -> None:
         left = MAX_DISCARD_BYTES

@@ -52,7 +52,11 @@ def check(settings: JwtSettings) -> None:
 
 
 def _check_url(url: str) -> None:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:  # of the host or the port
+        raise InvalidSetting("jwt.jwks", "is no URL") from None
     if not parts.hostname or parts.username is not None:
         raise InvalidSetting("jwt.jwks", "must be https://HOST/PATH without a user")
     if parts.scheme == "http" and parts.hostname not in LOOPBACK:

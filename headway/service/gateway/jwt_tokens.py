@@ -26,6 +26,7 @@ TOKEN = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 MAX_TOKEN = 16 * 1024
 MAX_JWKS_BYTES = 1024 * 1024
 FETCH_S = 5.0
+PLAIN = {"Accept-Encoding": "identity"}  # what is small on its way stays small here
 MIN_PAUSE_S = 1.0  # between two fetches, also while no key is known
 ASK_AGAIN_S = 30.0  # at the earliest, for a key id that is not known
 MAX_REMEMBERED = 4096
@@ -164,11 +165,13 @@ class JwtTokens:
         body = bytearray()
         async with (
             httpx.AsyncClient(timeout=FETCH_S, follow_redirects=False, trust_env=True) as client,
-            client.stream("GET", self._settings.jwks) as answer,
+            client.stream("GET", self._settings.jwks, headers=PLAIN) as answer,
         ):
             if answer.status_code != httpx.codes.OK:
                 raise httpx.HTTPError(f"status {answer.status_code}")
-            async for part in answer.aiter_bytes():
+            if answer.headers.get("content-encoding", "identity") != "identity":
+                raise httpx.HTTPError("is compressed, which was not asked for")
+            async for part in answer.aiter_raw():
                 body += part
                 if len(body) > MAX_JWKS_BYTES:
                     raise httpx.HTTPError(f"more than {MAX_JWKS_BYTES} bytes")
@@ -194,7 +197,7 @@ def _read_keys(body: bytes, algorithms: frozenset[str]) -> tuple[jwt.PyJWK, ...]
     """The public keys of a JWKS that we can use; those of other kinds are passed over."""
     try:
         entries = msgspec.json.decode(body, type=_Jwks).keys
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise InvalidSetting("jwt.jwks", "is not a JSON object with a list `keys`") from None
     found = []
     for entry in entries:

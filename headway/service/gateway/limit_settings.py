@@ -1,12 +1,15 @@
 """The section `rate_limits` of the configuration file."""
 
+from urllib.parse import urlsplit
+
 import msgspec
 
 from headway.core.base.errors import InvalidSetting
 from headway.core.tenancy.limits import UNLIMITED, Limits, check_limits
 from headway.core.tenancy.tenant import TENANT_NAME, Tenant
 
-MIN_TIMEOUT_S = 0.05
+MIN_TIMEOUT_S, MAX_TIMEOUT_S = 0.05, 60.0
+REDIS_SCHEMES = frozenset({"redis", "rediss", "unix"})
 
 
 class RateLimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -22,12 +25,28 @@ class RateLimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     tenants: dict[str, Limits] = {}  # by name
 
 
+def check_redis_url(url: str) -> None:
+    """Raises ValueError for what is no URL of a Redis; it never repeats it."""
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme in REDIS_SCHEMES and (parts.port is None or parts.port > 0)
+    except ValueError:  # of the host or the port
+        is_one = False
+    if not is_one or not url.isprintable():
+        raise ValueError("must be redis://HOST:PORT/NUMBER, rediss://... or unix://PATH")
+
+
 def check_rate_limits(settings: RateLimitSettings, where: str = "rate_limits") -> None:
     """Raises InvalidSetting that names the field."""
-    if settings.redis_timeout < MIN_TIMEOUT_S:
+    if settings.redis_url is not None:
+        try:
+            check_redis_url(settings.redis_url)
+        except ValueError as error:
+            raise InvalidSetting(f"{where}.redis_url", str(error)) from None
+    if not MIN_TIMEOUT_S <= settings.redis_timeout <= MAX_TIMEOUT_S:
         raise InvalidSetting(
             f"{where}.redis_timeout",
-            f"must be at least {MIN_TIMEOUT_S} seconds, got {settings.redis_timeout}",
+            f"must be {MIN_TIMEOUT_S} to {MAX_TIMEOUT_S} seconds, got {settings.redis_timeout}",
         )
     share = settings.outage_share
     if share is not None and not 0 < share <= 1:

@@ -1,6 +1,6 @@
 """All models that one server answers for, and what belongs to each of them alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -13,6 +13,7 @@ from headway.service.gateway.gauges import Gauges
 from headway.service.gateway.meter import Meter
 from headway.service.gateway.model import Directory
 from headway.service.gateway.relay import Relay
+from headway.service.observe.prometheus import Sample
 from headway.service.openai.answer_schema import ModelInfo, ModelList
 from headway.service.openai.resolve import unknown_model
 from headway.service.wire.transport import ReplicaView
@@ -54,6 +55,10 @@ class Served(NamedTuple):
         """Sample its engine; about once a second."""
         self.gauges.tick()
 
+    def samples(self) -> Iterator[Sample]:
+        """For a scrape."""
+        return self.gauges.samples()
+
 
 AnyServed = Served | ServedUpstream
 
@@ -67,17 +72,25 @@ class Models:
     def __init__(
         self, served: Sequence[AnyServed], routes: Mapping[str, str] | None = None
     ) -> None:
-        self.all = tuple(served)
-        self._by_name: dict[str, AnyServed] = {}
-        self.has_upstreams = any(isinstance(each, ServedUpstream) for each in served)
-        self._routes: list[str] = []
-        self.rename(routes or {})
+        self.views: dict[str, Callable[[], ReplicaView]] = {}  # by each model's first name
+        self.replace(served, routes or {})
 
-    def rename(self, routes: Mapping[str, str]) -> None:
-        """These further names from now on, and no others."""
-        own = {name: each for each in self.all for name in each.names}
+    def replace(self, served: Sequence[AnyServed], routes: Mapping[str, str]) -> None:
+        """These models and further names from now on, and no others."""
+        self.all = tuple(served)
+        self.has_upstreams = any(isinstance(each, ServedUpstream) for each in served)
+        own = {name: each for each in served for name in each.names}
         self._routes = [name for name in routes if name not in own]
-        self._by_name = own | {name: own[routes[name]] for name in self._routes}
+        self._by_name: dict[str, AnyServed] = own | {
+            name: own[routes[name]] for name in self._routes
+        }
+        self.views.clear()
+        self.views.update({each.name: each.view for each in served})
+
+    def samples(self) -> Iterator[Sample]:
+        """For a scrape, with the labels of each."""
+        for each in self.all:
+            yield from each.meter.exporter.named(each.samples())
 
     @property
     def default(self) -> AnyServed:

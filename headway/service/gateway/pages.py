@@ -1,5 +1,6 @@
 """The paths that only tell something: health, models, metrics, the API's description."""
 
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -96,8 +97,7 @@ class Pages:
         self._models = models
         self._exporter = exporter
         version_body = msgspec.json.encode(VersionInfo(version=version))
-        description = msgspec.json.encode(openapi(version, limits))
-        docs = docs_page(version, limits)
+        description, docs = _described(version, limits)
         self._by_path: Mapping[str, Show] = {
             "/health": lambda *_: condition.health(),
             "/ready": self._ready,
@@ -172,3 +172,10 @@ def _page(status: int, told: Mapping[str, object], retry_after_s: float) -> Page
         return Page(status, body)
     wait = str(max(1, round(retry_after_s))).encode("ascii")
     return Page(status, body, headers=((b"retry-after", wait),))
+
+
+@functools.lru_cache(maxsize=4)
+def _described(version: str, limits: ApiLimits) -> tuple[bytes, bytes]:
+    """The API for programs and for people; making them takes longer than all other pages."""
+    document = openapi(version, limits)
+    return msgspec.json.encode(document), docs_page(version, document)

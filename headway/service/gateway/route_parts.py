@@ -5,15 +5,12 @@ from importlib.resources import files
 
 import msgspec
 
-from headway.core.base.clock import Clock
 from headway.core.base.errors import StartError
 from headway.core.route.choose import Chooser
 from headway.core.route.degrade import Congestion
 from headway.core.route.size import ClassifierSizer, ScoreSizer, SizeModel, Sizer
 from headway.core.route.table import AutoSettings, PoolFacts, RoutesSettings, RouteTable
 from headway.core.tenancy.tenant import read_targets
-from headway.service.gateway.models import Models
-from headway.service.gateway.routing import Routing
 
 WEIGHTS = "size_model.json"  # beside core/route/size.py; made by tools/train_classifier.py
 
@@ -21,13 +18,6 @@ WEIGHTS = "size_model.json"  # beside core/route/size.py; made by tools/train_cl
 def make_table(routes: RoutesSettings | None, pools: Sequence[PoolFacts]) -> RouteTable:
     """The table of routes that were checked; without any, each pool by its names."""
     return RouteTable(routes or RoutesSettings(), pools, is_configured=routes is not None)
-
-
-def make_routing(
-    table: RouteTable, models: Models, clock: Clock, slo_ttft: Sequence[str]
-) -> Routing:
-    """Routing by that table; raises StartError as `make_chooser`."""
-    return Routing(make_chooser(table, slo_ttft), models, clock)
 
 
 def make_chooser(table: RouteTable, slo_ttft: Sequence[str]) -> Chooser:

@@ -1,15 +1,14 @@
 """The step between parsing a request and sending it: which model answers, said to the client."""
 
 import logging
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
 
 from headway.core.base.clock import Clock
 from headway.core.messages.record import Route
-from headway.core.route.choose import Ask, Choice, Chooser
+from headway.core.route.choose import Ask, Choice, States
 from headway.core.route.degrade import PoolState
 from headway.core.route.features import Prompt
 from headway.core.route.routing_metrics import (
@@ -20,12 +19,13 @@ from headway.core.route.routing_metrics import (
     ROUTE_AVOIDED,
     ROUTED,
 )
-from headway.core.route.table import AT, Found, RouteTable, unknown
+from headway.core.route.table import AT, Found, unknown
 from headway.core.tenancy.tenant import SloClass, Tenant
-from headway.service.gateway.forwarded import ask_of_forwarded
+from headway.service.gateway.forwarded import ServedUpstream, ask_of_forwarded
 from headway.service.gateway.generate import Request
 from headway.service.gateway.http import Exchange
-from headway.service.gateway.models import AnyServed, Models
+from headway.service.gateway.models import AnyServed
+from headway.service.gateway.plan import Plan
 from headway.service.observe.prometheus import Sample
 from headway.service.openai.forwarded import ForwardedRequest
 from headway.service.openai.schema import ChatRequest, CompletionRequest
@@ -55,6 +55,7 @@ class Routed(NamedTuple):
     choice: Choice
     served: AnyServed
     request: AnyRequest  # bounded as its route says
+    plan: Plan  # by which it goes until its end
 
     @property
     def route(self) -> Route:
@@ -72,53 +73,57 @@ class Routed(NamedTuple):
 class Routing:
     """Routes requests of one gateway; used on its event loop only."""
 
-    def __init__(self, chooser: Chooser, models: Models, clock: Clock) -> None:
-        self._chooser = chooser
-        self._models = models
+    def __init__(self, plan: Plan, clock: Clock) -> None:
+        self.plan = plan  # of requests that come now; each holds it from its arrival to its end
         self._clock = clock
+        self._old: list[Plan] = []  # that requests are still under way by
         self._avoided: set[tuple[str, str]] = set()  # (route, pool): told of in the log
         self._cascades: dict[str, list[int]] = {}  # pool -> answered first, of them escalated
-        for served in models.all:  # also without routes: a reload may bring some
-            served.meter.exporter.add_source(partial(self._samples, served.name))
 
-    def replace(self, chooser: Chooser) -> None:
-        """Route by this one from now on."""
-        self._chooser = chooser
+    def replace(self, plan: Plan) -> None:
+        """Route by this one from now on; what is under way goes on by the one it began with."""
+        old, self.plan = self.plan, plan
+        old.replaced()
+        self._old = [each for each in (*self._old, old) if not each.is_over]
         self._avoided.clear()
 
-    @property
-    def table(self) -> RouteTable:
-        """What its names stand for."""
-        return self._chooser.table
+    async def left(self, served: AnyServed) -> None:
+        """Wait until no request that began before a change may go to this model any more."""
+        for plan in tuple(self._old):
+            if served in plan.models.all:
+                await plan.over()
 
-    def split_query(self, model: str | None) -> tuple[str | None, str | None]:
-        """A `?model=` as the model and the version that it names; at most one is given."""
-        if model is not None and self.table.is_version(model):
-            return None, model
-        return model, None
-
-    def route(self, request: AnyRequest, request_id: str, version: str | None = None) -> Routed:
+    def route(
+        self,
+        request: AnyRequest,
+        request_id: str,
+        version: str | None = None,
+        plan: Plan | None = None,
+    ) -> Routed:
         """Where the request goes; raises ModelNotFound and UnsupportedModality.
 
         version  as asked for beside the model's name
+        plan     that the request holds; None: the one of now
         """
+        plan = plan or self.plan
         if version is not None:
             request = msgspec.structs.replace(
                 request, model=f"{request.model}{AT}{version}" if request.model else version
             )
-        found = self._found(request.model, request.asker.tenant)
+        found = _found(plan, request.model, request.asker.tenant)
         ask = ask_of(request, request_id)
-        choice = self._chooser.choose(ask, found, self._state, self._clock.now())
-        self._note(found, choice)
-        return self._routed(ask, choice, request)
+        choice = plan.chooser.choose(ask, found, _states(plan), self._clock.now())
+        self._note(plan, found, choice)
+        return _routed(plan, ask, choice, request)
 
     def helper(self, routed: Routed) -> Routed | None:
         """Where it goes when its pool has refused it before its first token; None: nowhere."""
-        choice = self._chooser.helper(routed.ask, routed.choice, self._state)
+        plan = routed.plan
+        choice = plan.chooser.helper(routed.ask, routed.choice, _states(plan))
         if choice is None:
             return None
         self._count_degraded(routed.served, "model")
-        return self._routed(routed.ask, choice, routed.request)
+        return _routed(plan, routed.ask, choice, routed.request)
 
     def escalated(self, routed: Routed) -> Routed:
         """The second call of a cascade."""
@@ -127,7 +132,8 @@ class Routing:
         route = msgspec.structs.replace(
             choice.route, model=cascade.then, reason="cascade:escalated"
         )
-        return self._routed(routed.ask, choice._replace(route=route, cascade=None), routed.request)
+        choice = choice._replace(route=route, cascade=None)
+        return _routed(routed.plan, routed.ask, choice, routed.request)
 
     def kept(self, routed: Routed) -> Routed:
         """The first answer of a cascade, in doubt, goes out as the second model is too busy."""
@@ -140,7 +146,8 @@ class Routing:
         if not choice.instead_of:
             return None
         route = msgspec.structs.replace(choice.route, model=choice.instead_of, degraded="")
-        return self._routed(routed.ask, choice._replace(route=route, instead_of=""), routed.request)
+        choice = choice._replace(route=route, instead_of="")
+        return _routed(routed.plan, routed.ask, choice, routed.request)
 
     def answered_instead(self, routed: Routed) -> Routed:
         """The fixed answer goes out in place of the model's."""
@@ -149,18 +156,18 @@ class Routing:
 
     def is_congested(self, routed: Routed) -> bool:
         """Whether its pool is past its threshold for it."""
-        congestion, model = self._chooser.congestion, routed.route.model
+        congestion, model = routed.plan.chooser.congestion, routed.route.model
         return congestion is not None and congestion.is_congested(
-            model, self._state(model), routed.ask.slo_class, self._clock.now()
+            model, _states(routed.plan)(model), routed.ask.slo_class, self._clock.now()
         )
 
     def answer_instead(self, routed: Routed) -> tuple[str, float] | None:
         """The fixed answer, and after how many seconds without a token it is given."""
-        return self._chooser.answer_instead(routed.ask)
+        return routed.plan.chooser.answer_instead(routed.ask)
 
     def tell(self, exchange: Exchange, routed: Routed) -> None:
         """Put the route into the answer's headers; once the answer has begun, into none."""
-        if not self.table.is_configured:
+        if not routed.plan.table.is_configured:
             return
         route = routed.route
         exchange.add_header("x-headway-model", route.model)
@@ -182,40 +189,18 @@ class Routing:
     def _count_degraded(self, served: AnyServed, kind: str) -> None:
         served.meter.exporter.add(DEGRADED, kind=kind)
 
-    def _found(self, asked: str | None, tenant: Tenant) -> Found:
-        """What the name stands for; raises ModelNotFound.
-
-        A model that the tenant may not use is, to that one, a model that there is not; who names
-        none gets the first of those it may use.
-        """
-        allowed = tenant.models
-        found = self.table.find(asked)
-        if not allowed or found.name in allowed:
-            return found
-        if asked is None:
-            known = [name for name in self.table.names if name in allowed]
-            return self.table.find(known[0] if known else allowed[0])
-        if asked in allowed:  # an alias
-            return found
-        raise unknown(asked, allowed)
-
-    def _routed(self, ask: Ask, choice: Choice, request: AnyRequest) -> Routed:
-        if not isinstance(request, ForwardedRequest):  # who sends those on bounds them
-            request = bounded(request, choice.route)
-        return Routed(ask, choice, self._models.find(choice.route.model), request)
-
-    def _note(self, found: Found, choice: Choice) -> None:
+    def _note(self, plan: Plan, found: Found, choice: Choice) -> None:
         """Count the decision, and log when a pool begins or ceases to be avoided."""
-        if not self.table.is_configured:
+        if not plan.table.is_configured:
             return
         route = choice.route
-        meter = self._models.find(route.model).meter
+        meter = plan.models.find(route.model).meter
         meter.exporter.add(ROUTED, route=found.name, version=route.version, reason=route.reason)
         if route.degraded:
-            of = self._models.find(choice.instead_of or route.model)
+            of = plan.models.find(choice.instead_of or route.model)
             self._count_degraded(of, route.degraded)
         if choice.avoided:
-            avoided = self._models.find(choice.avoided).meter
+            avoided = plan.models.find(choice.avoided).meter
             avoided.exporter.add(ROUTE_AVOIDED, route=found.name)
             told = {"route": found.name, "model": choice.avoided, "instead": route.model}
             if (found.name, choice.avoided) not in self._avoided:
@@ -225,18 +210,49 @@ class Routing:
             self._avoided.discard((found.name, route.model))
             log.info("route_uses_model_again", extra={"route": found.name, "model": route.model})
 
-    def _state(self, pool: str) -> PoolState:
-        return state_of(self._models.find(pool))
+    def samples(self) -> Iterator[Sample]:
+        """For a scrape, with the labels of each model."""
+        for served in self.plan.models.all:
+            yield from served.meter.exporter.named(self._samples(served.name))
 
     def _samples(self, pool: str) -> Iterable[Sample]:
-        if self._chooser.congestion is not None:
-            congested = self._chooser.congestion.congested(self._clock.now())
+        congestion = self.plan.chooser.congestion
+        if congestion is not None:
+            congested = congestion.congested(self._clock.now())
             for each in SloClass:
                 labels = {"slo_class": each.name.lower()}
                 yield Sample(CONGESTED, float((pool, each) in congested), labels)
         num_first, num_escalated = self._cascades.get(pool, (0, 0))
         if num_first:
             yield Sample(ESCALATION_RATE, num_escalated / num_first)
+
+
+def _found(plan: Plan, asked: str | None, tenant: Tenant) -> Found:
+    """What the name stands for; raises ModelNotFound.
+
+    A model that the tenant may not use is, to that one, a model that there is not; who names
+    none gets the first of those it may use.
+    """
+    allowed, table = tenant.models, plan.table
+    found = table.find(asked)
+    if not allowed or found.name in allowed:
+        return found
+    if asked is None:
+        known = [name for name in table.names if name in allowed]
+        return table.find(known[0] if known else allowed[0])
+    if asked in allowed:  # an alias
+        return found
+    raise unknown(asked, allowed)
+
+
+def _routed(plan: Plan, ask: Ask, choice: Choice, request: AnyRequest) -> Routed:
+    if not isinstance(request, ForwardedRequest):  # who sends those on bounds them
+        request = bounded(request, choice.route)
+    return Routed(ask, choice, plan.models.find(choice.route.model), request, plan)
+
+
+def _states(plan: Plan) -> States:
+    return lambda pool: state_of(plan.models.find(pool))
 
 
 def _changed(routed: Routed, *, degraded: str) -> Routed:
@@ -252,10 +268,16 @@ def state_of(served: AnyServed) -> PoolState:
     waiting, rate = admitter.waiting_tokens, 0.0
     if status is not None:
         waiting, rate = max(waiting, status.waiting_tokens), status.prefill_rate
+    wait, best_effort = waiting / rate if rate else 0.0, 0.0
+    if isinstance(served, ServedUpstream):
+        wait = served.pool.line.wait(SloClass.STANDARD)
+        best_effort = served.pool.line.wait(SloClass.INTERNAL)
+    elif status is not None:
+        best_effort = status.best_effort_wait_s
     return PoolState(
         is_up=is_up or view.state in WAKES,
-        wait_s=waiting / rate if rate else 0.0,
-        best_effort_wait_s=status.best_effort_wait_s if status is not None else 0.0,
+        wait_s=wait,
+        best_effort_wait_s=best_effort,
         queue_share=max(
             admitter.num_choices / limits.max_choices, waiting / limits.max_waiting_tokens
         ),

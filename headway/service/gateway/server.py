@@ -20,13 +20,14 @@ from headway.core.base.errors import (
 from headway.core.base.metrics import Outcome
 from headway.core.base.units import Seconds
 from headway.core.messages.path import EngineRequest, Event
+from headway.core.route.cascade import Confidence
 from headway.core.tenancy.tenant import Principal, Tenant, lowered, read_targets
 from headway.service.gateway.admin_routes import AdminRoutes
 from headway.service.gateway.attempt import Attempt, Ways
 from headway.service.gateway.auth import KeyRing
 from headway.service.gateway.encode import off_loop
 from headway.service.gateway.flights import Flights
-from headway.service.gateway.forwarded import PARSERS, Outlet, ServedUpstream, call_of
+from headway.service.gateway.forwarded import PARSERS, Outlet, ServedUpstream, call_of, judged
 from headway.service.gateway.generate import GENERATORS, Generator, Request
 from headway.service.gateway.heartbeat import PATH as BEAT_PATH
 from headway.service.gateway.heartbeat import Beats
@@ -36,6 +37,7 @@ from headway.service.gateway.meter import Meter
 from headway.service.gateway.models import Models, Served
 from headway.service.gateway.no_tokens import NO_TOKENS
 from headway.service.gateway.pages import Condition, Page, Pages
+from headway.service.gateway.plan import Plan
 from headway.service.gateway.routing import AnyRequest, Routed, Routing
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.gateway.stream import SseStream
@@ -45,6 +47,7 @@ from headway.service.openai.forwarded import ForwardedRequest, model_of
 from headway.service.openai.limits import ApiLimits
 from headway.service.openai.responses import Answer, AnswerHead
 from headway.service.openai.schema import Asker
+from headway.service.upstream.forward import Outlet as AnyOutlet
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +62,7 @@ class Parts(NamedTuple):
     api_limits: ApiLimits
     clock: Clock
     models: Models
-    meter: Meter  # of requests until their model is known
+    meter: Callable[[], Meter]  # of requests until their model is known
     condition: Condition
     pages: Pages
     token_pages: TokenPages
@@ -173,7 +176,7 @@ class Gateway:
 
     async def _generate(self, exchange: Exchange, generator: Generator) -> None:
         """Answer one request to a generating endpoint, with exactly one outcome."""
-        meter = self._parts.meter.open(generator.name)
+        meter = self._parts.meter().open(generator.name)
         journey = Journey(exchange, meter, self._parts.books)
         stream = SseStream(exchange, self._parts.clock, self._parts.settings.keepalive_interval)
         try:
@@ -196,17 +199,19 @@ class Gateway:
         parts = self._parts
         principal = await self._principal(exchange)
         journey.identify(principal)
-        model, version = parts.routing.split_query(exchange.query("model"))
-        request = self._stamped(await self._read(exchange, generator, model), principal.tenant)
-        journey.asks(request.user, is_stream=request.stream)
-        await journey.enter(principal)
-        routed = parts.routing.route(request, exchange.id, version)
-        journey.routed(routed.route, routed.served.meter, request.asker.slo_class)
-        with self._beats.watched(exchange, principal) as beside:
-            if request.stream:
-                beside.append(stream.keep_alive)
-            relayed = self._relayed(exchange, generator, routed, stream, journey)
-            await self._flights.run(exchange, relayed, *(each() for each in beside))
+        with parts.routing.plan as plan:
+            model, version = plan.split_query(exchange.query("model"))
+            read = await self._read(exchange, generator, model, plan)
+            request = self._stamped(read, principal.tenant)
+            journey.asks(request.user, is_stream=request.stream)
+            await journey.enter(principal)
+            routed = parts.routing.route(request, exchange.id, version, plan)
+            journey.routed(routed.route, routed.served.meter, request.asker.slo_class)
+            with self._beats.watched(exchange, principal) as beside:
+                if request.stream:
+                    beside.append(stream.keep_alive)
+                relayed = self._relayed(exchange, generator, routed, stream, journey)
+                await self._flights.run(exchange, relayed, *(each() for each in beside))
 
     async def _relayed(
         self,
@@ -237,25 +242,30 @@ class Gateway:
             return generator.answer(head(by), by.request, made, tokenizer)
 
         async def forward(
-            by: Routed, sent: ForwardedRequest, call_id: str, has_token: Callable[[], None]
+            by: Routed,
+            sent: ForwardedRequest,
+            call_id: str,
+            outlet: AnyOutlet,
+            judge: Confidence | None,
         ) -> None:
             assert isinstance(by.served, ServedUpstream)
             call = call_of(exchange, generator.name, sent, head(by), journey, call_id)
-            outlet = Outlet(exchange, stream, journey, has_token)
-            await by.served.forwarder.run(call, outlet, journey)
+            await by.served.forwarder.run(judged(call, judge), outlet, journey)
 
         sink = _Sink(exchange, stream if request.stream else None, journey)
-        ways = Ways(make, sink.take, forward, partial(self._checked, exchange, generator))
+        outlet = partial(Outlet, exchange, stream, journey)
+        checked = partial(self._checked, exchange, generator, routed.plan)
+        ways = Ways(make, sink.take, forward, outlet, checked)
         await Attempt(exchange, parts.routing, journey, ways).run(routed)
 
     async def _read(
-        self, exchange: Exchange, generator: Generator, model: str | None
+        self, exchange: Exchange, generator: Generator, model: str | None, plan: Plan
     ) -> AnyRequest:
         """Checked as a whole where only an engine of ours can answer, else as far as we use it."""
-        settings, limits, models = self._parts.settings, self._parts.api_limits, self._parts.models
+        settings, limits, models = self._parts.settings, self._parts.api_limits, plan.models
         body = await exchange.body(settings.max_body_bytes, settings.body_timeout)
         query = {} if model is None else {"model": model}
-        may_leave = models.has_upstreams and self._parts.routing.table.is_configured
+        may_leave = models.has_upstreams and plan.table.is_configured
 
         def parsed() -> AnyRequest:
             if models.has_upstreams and (may_leave or not models.is_own(model_of(body, query))):
@@ -266,10 +276,10 @@ class Gateway:
         return await off_loop(body, parsed)
 
     def _checked(
-        self, exchange: Exchange, generator: Generator, request: ForwardedRequest
+        self, exchange: Exchange, generator: Generator, plan: Plan, request: ForwardedRequest
     ) -> Request:
         """The same request as an engine takes it; raises a ClientError."""
-        model, _ = self._parts.routing.split_query(exchange.query("model"))
+        model, _ = plan.split_query(exchange.query("model"))
         query = {} if model is None else {"model": model}
         made = generator.parse(request.body, query, self._parts.api_limits)
         return msgspec.structs.replace(made, asker=request.asker, model=request.model)

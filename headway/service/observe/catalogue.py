@@ -2,6 +2,7 @@
 
 from headway.core.base.metrics import CATALOGUE, Metric
 from headway.core.fleet.metrics import FLEET_CATALOGUE
+from headway.core.fleet.reload_metrics import RELOAD_CATALOGUE
 from headway.core.route.metrics import ROUTE_CATALOGUE
 from headway.core.route.routing_metrics import ROUTING_CATALOGUE
 from headway.core.route.upstream_metrics import UPSTREAM_CATALOGUE
@@ -14,6 +15,7 @@ EVERYTHING: tuple[Metric, ...] = (
     *CLASS_CATALOGUE,
     *LIMIT_CATALOGUE,
     *FLEET_CATALOGUE,
+    *RELOAD_CATALOGUE,
     *ROUTE_CATALOGUE,
     *ROUTING_CATALOGUE,
     *UPSTREAM_CATALOGUE,

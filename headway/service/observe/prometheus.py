@@ -139,14 +139,10 @@ class Labelled:
         """Put `value` into a histogram, `times` times."""
         self._exporter.observe(metric, value, times, {**self._labels, **labels})
 
-    def add_source(self, source: Callable[[], Iterable[Sample]]) -> None:
-        """Ask `source` at every scrape for values that are not kept here."""
-
-        def labelled() -> Iterator[Sample]:
-            for metric, value, labels in source():
-                yield Sample(metric, value, {**self._labels, **labels})
-
-        self._exporter.add_source(labelled)
+    def named(self, samples: Iterable[Sample]) -> Iterator[Sample]:
+        """These values as this model's."""
+        for metric, value, labels in samples:
+            yield Sample(metric, value, {**self._labels, **labels})
 
 
 def _name_and_type(metric: Metric) -> tuple[str, str, str]:

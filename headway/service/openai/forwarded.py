@@ -16,6 +16,11 @@ from headway.service.openai.decode import decode_object, describe
 from headway.service.openai.limits import ApiLimits
 from headway.service.openai.refused import INTERNAL
 from headway.service.openai.schema import Asker
+from headway.service.openai.smuggled import (
+    check_lengths,
+    check_template_arguments,
+    in_disguise,
+)
 
 # What proxies behind us would route by, or take for somebody's identity. Dropped, and counted.
 ROUTING = frozenset(
@@ -43,6 +48,11 @@ MODALITIES: Mapping[str, str] = {
     "file_url": "file",
 }
 TEXT_PARTS = frozenset({"text", "input_text", "refusal", "thinking"})
+# Each bounds what an answer may look like, at one server or another.
+FORMS = (
+    *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),
+    *("json_schema", "grammar", "regex", "ebnf", "structural_tag"),
+)
 EMBEDS = ("prompt_embeds", "image_embeds", "input_embeds", "inputs_embeds", "multi_modal_data")
 MAX_MEDIA_BYTES = 64  # of a URL's beginning that is looked at
 
@@ -65,6 +75,7 @@ class ForwardedRequest(msgspec.Struct, frozen=True, kw_only=True):
     modalities: frozenset[str] = frozenset()  # beside text, in its messages or asked of the answer
     names_urls: bool = False  # a part names a URL that somebody would have to fetch
     unknown_fields: tuple[str, ...] = ()  # that were dropped; for counting
+    is_watched: bool = False  # it matters when its first token comes, also where it is not streamed
 
     def texts(self) -> Iterator[bytes]:
         """Its prompt in pieces, roles included; what differs in them differs for the model."""
@@ -128,6 +139,19 @@ def parse_forwarded_completion(body: bytes, limits: ApiLimits) -> ForwardedReque
     return msgspec.structs.replace(request, num_prompts=num_prompts)
 
 
+def parse_forwarded_tokenize(body: bytes, limits: ApiLimits) -> ForwardedRequest:
+    """The request of `/tokenize`: a text, or the messages of a chat; raises a ClientError."""
+    fields = decode_object(body)
+    has_prompt, has_messages = (fields.get(name) is not None for name in ("prompt", "messages"))
+    if has_prompt == has_messages:
+        raise InvalidRequest("Send either 'prompt' or 'messages'.", param="prompt")
+    if has_messages:
+        return _chat({key: value for key, value in fields.items() if key != "prompt"}, limits)
+    if not isinstance(fields["prompt"], str):
+        raise InvalidRequest("'prompt' must be a text.", param="prompt")
+    return _shared({key: value for key, value in fields.items() if key != "messages"}, limits)
+
+
 def model_of(body: bytes, query: Mapping[str, str]) -> str | None:
     """The model that a body names, or None; raises InvalidRequest where it is no JSON object."""
     if query.get("model") is not None:
@@ -137,6 +161,32 @@ def model_of(body: bytes, query: Mapping[str, str]) -> str | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         name = decode_object(body).get("model")
     return name if isinstance(name, str) else None
+
+
+def plain(request: ForwardedRequest) -> ForwardedRequest | None:
+    """One that any engine could take, answered in the same form; None where a text is no answer.
+
+    For a text of the operator's own: whoever asked for JSON, or for a call of a tool, could make
+    nothing of it.
+    """
+    fields = request.fields
+    shape = fields.get("response_format")
+    is_text = not isinstance(shape, dict) or shape.get("type", "text") == "text"
+    if not is_text or any(fields.get(name) for name in FORMS) or _must_call(fields):
+        return None
+    kept: dict[str, Any] = {"stream": request.stream, "n": request.n}
+    if request.include_usage:
+        kept["stream_options"] = {"include_usage": True}
+    if "messages" in fields:
+        kept["messages"] = [{"role": "user", "content": "-"}]
+    else:
+        kept["prompt"] = ["-"] * request.num_prompts
+    return msgspec.structs.replace(request, fields=kept, body=msgspec.json.encode(kept))
+
+
+def _must_call(fields: Mapping[str, Any]) -> bool:
+    choice = fields.get("tool_choice")
+    return choice == "required" or isinstance(choice, dict)
 
 
 class _Named(msgspec.Struct):
@@ -171,7 +221,10 @@ def _chat(fields: dict[str, Any], limits: ApiLimits) -> ForwardedRequest:
 
 def _shared(raw: dict[str, Any], limits: ApiLimits) -> ForwardedRequest:
     _refuse(raw)
-    fields = {name: value for name, value in raw.items() if name not in ROUTING}
+    check_lengths(raw)
+    check_template_arguments(raw)
+    dropped = tuple(name for name in raw if name in ROUTING or in_disguise(name, ROUTING))
+    fields = {name: value for name, value in raw.items() if name not in dropped}
     options = _typed(fields, "stream_options", dict)
     stream = bool(_typed(fields, "stream", bool))
     if options is not None and not stream:
@@ -190,7 +243,7 @@ def _shared(raw: dict[str, Any], limits: ApiLimits) -> ForwardedRequest:
         max_tokens_field="max_tokens" if new is None else "max_completion_tokens",
         user=_name(fields, "user", limits),
         asked_class=SloClass.INTERNAL if raw.get("service_tier") == "flex" else None,
-        unknown_fields=tuple(name for name in raw if name in ROUTING),
+        unknown_fields=dropped,
     )
 
 
@@ -205,6 +258,8 @@ def _modalities(content: object, name: str) -> tuple[set[str], bool]:
     """What beside text a content holds, and whether it names a URL to be fetched."""
     kinds: set[str] = set()
     has_url = False
+    if isinstance(content, dict):
+        raise InvalidRequest(f"'{name}' must be a text or a list of parts.", param=name)
     if not isinstance(content, list):
         return kinds, has_url
     for i, part in enumerate(content):
@@ -212,14 +267,16 @@ def _modalities(content: object, name: str) -> tuple[set[str], bool]:
         if not isinstance(part, dict) or not isinstance(part.get("type"), str):
             raise InvalidRequest(f"'{where}' must be an object with a 'type'.", param=where)
         kind = part["type"]
-        if kind in TEXT_PARTS:
+        beside = [each for each in part if each in MODALITIES]  # a server may go by these instead
+        if kind in TEXT_PARTS and not beside:
             continue
-        if kind not in MODALITIES:
+        if kind not in MODALITIES and kind not in TEXT_PARTS:
             raise UnsupportedModality(
                 f"'{where}.type' is no kind of content that is known here.", param=f"{where}.type"
             )
-        kinds.add(MODALITIES[kind])
-        has_url = has_url or any(_is_remote(key, value) for key, value in _strings(part))
+        kinds |= {MODALITIES[each] for each in (kind, *beside) if each in MODALITIES}
+        media = {key: value for key, value in part.items() if key != "text"}
+        has_url = has_url or any(_is_remote(key, value) for key, value in _strings(media))
     return kinds, has_url
 
 

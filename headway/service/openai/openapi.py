@@ -1,7 +1,7 @@
 """The API's description, made from the structs that check requests and write answers."""
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -204,9 +204,8 @@ def paths_of(endpoints: Sequence[Endpoint]) -> dict[str, dict[str, Any]]:
     return paths
 
 
-def docs_page(version: str, limits: ApiLimits | None = None) -> bytes:
-    """The same as one HTML page that needs nothing from elsewhere."""
-    document = openapi(version, limits)
+def docs_page(version: str, document: Mapping[str, Any]) -> bytes:
+    """`openapi`'s document as one HTML page that needs nothing from elsewhere."""
     schemas = document["components"]["schemas"]
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><title>Headway API</title>",

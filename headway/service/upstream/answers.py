@@ -11,6 +11,7 @@ from headway.core.messages.path import FinishReason, Tokens, Usage
 from headway.service.openai import sse
 from headway.service.openai.answer_schema import NativeEvent
 from headway.service.upstream.failures import error_in_stream
+from headway.service.upstream.scores import Scoring
 
 DONE = b"[DONE]"
 RETRY_AFTER = Seconds(1.0)
@@ -31,6 +32,7 @@ class Shown(NamedTuple):
     num_choices: int  # that have to end before the answer is complete
     is_native: bool = False  # events of /v1/chat
     hidden: Sequence[tuple[str, str]] = ()  # see failures.refusal_of
+    scoring: Scoring | None = None  # for who judges the answer by its log-probabilities
 
 
 class Ended(NamedTuple):
@@ -71,6 +73,9 @@ class StreamedAnswer:
         if "choices" not in chunk and "error" in chunk:
             raise error_in_stream(chunk["error"], self._shown.hidden)
         tokens = self._gained(chunk, now)
+        if self._shown.scoring is not None:
+            parts = _list(chunk.get("choices"))
+            self._shown.scoring.take(parts, map(_num_tokens, parts))
         told = chunk.get("usage")
         if told is not None:
             self._usage = usage_of(told) or self._usage
@@ -171,6 +176,9 @@ def whole_answer(
         usage = estimate(texts)
         answer["usage"] = usage_body(usage)
     answer["id"], answer["model"] = shown.id, shown.model
+    if shown.scoring is not None:
+        parts = _list(choices)
+        shown.scoring.take(parts, (int(usage.completion_tokens > 0) for _ in parts))
     reasons = [reason_of(each.get("finish_reason")) for each in _list(choices)]
     return _encode(answer), Ended(reasons[-1] if reasons else FinishReason.STOP, usage)
 

@@ -28,6 +28,12 @@ PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_.\[\]]{0,63}")
 UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
 ADDRESS = re.compile(r"\b\w+://\S+|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b")
 SECRET = re.compile(r"\b(?:sk|hf|key|Bearer)[-_ ][\w*.-]{6,}", re.IGNORECASE)
+TOO_LONG = (
+    "maximum context length",  # OpenAI, vLLM, SGLang
+    "longer than the model's context length",  # SGLang
+    "exceeds the maximum allowed input length",
+    "exceeds the available context size",  # llama.cpp
+)
 FULL = frozenset({429, 503})
 OURS = frozenset({401, 403, 404, 405, 407})
 CLIENTS = frozenset({400, 413, 422})
@@ -89,7 +95,7 @@ def _of_the_client(
     param = _text(detail, "param")
     code = _text(detail, "code")
     kind = InvalidRequest
-    if code == PromptTooLong.code or "maximum context length" in message:
+    if code == PromptTooLong.code or any(text in message for text in TOO_LONG):
         kind = PromptTooLong
     error = kind(shown, param=param if PARAM.fullmatch(param) else None)
     if kind is InvalidRequest and CODE.fullmatch(code):

@@ -14,6 +14,7 @@ from headway.core.base.errors import (
     CapacityError,
     HeadwayError,
     ReplicaNotReady,
+    UpstreamBroken,
     UpstreamError,
     UpstreamTimeout,
 )
@@ -22,6 +23,7 @@ from headway.core.messages.path import Event, Finished
 from headway.core.route.admit import Admitter
 from headway.core.route.retry import Tries
 from headway.core.route.text_prefix import text_names
+from headway.core.route.upstream_line import Newcomer
 from headway.core.route.upstream_metrics import (
     UPSTREAM_ATTEMPTS,
     UPSTREAM_ESTIMATED,
@@ -29,9 +31,11 @@ from headway.core.route.upstream_metrics import (
 )
 from headway.service.observe.prometheus import Labelled
 from headway.service.openai.forwarded import ForwardedRequest
+from headway.service.openai.schema import Asker
 from headway.service.upstream.answers import Shown
 from headway.service.upstream.attempt import Attempt, Refused
 from headway.service.upstream.failures import Refusal
+from headway.service.upstream.gather import Gathered, as_stream
 from headway.service.upstream.outgoing import (
     TARGETS,
     check_modalities,
@@ -42,13 +46,13 @@ from headway.service.upstream.outgoing import (
 )
 from headway.service.upstream.pool import UpstreamPool, Wish
 from headway.service.upstream.replica import Lease
-from headway.service.upstream.settings import Kind
+from headway.service.upstream.settings import UpstreamSettings
+from headway.service.upstream.token_calls import TokenCalls
 
 log = logging.getLogger(__name__)
 
 BYTES_PER_TOKEN = 4  # of text, where nobody counts
 RETRY_AFTER = Seconds(1.0)
-COUNTS = frozenset({Kind.VLLM, Kind.HEADWAY})  # have /tokenize
 
 
 class Outlet(Protocol):
@@ -63,6 +67,10 @@ class Outlet(Protocol):
 
     async def whole(self, body: bytes, num_tokens: int) -> None:
         """A complete answer."""
+        ...
+
+    def begun(self) -> None:
+        """The first tokens of a complete answer are there."""
         ...
 
 
@@ -120,6 +128,7 @@ class Forwarder:
         self._admitter = admitter
         self._clock = clock
         self._exporter = exporter
+        self.tokens = TokenCalls(pool)
 
     async def run(self, call: Call, outlet: Outlet, witness: Witness) -> None:
         """Answer it; raises what the client is to be told.
@@ -149,8 +158,10 @@ class Forwarder:
         most = witness.reserved_for(most_tokens(request, settings, call.bound), request.max_tokens)
         num_choices = request.n * request.num_prompts
         await witness.sized(prompt_tokens, most * num_choices)
-        body = outgoing_body(request, settings, call.id, call.bound)
-        wish = Wish(text_names(request.texts(), salt_of(request)), request.asker.slo_class)
+        streamed = as_stream(request) if request.is_watched and not request.stream else None
+        body = outgoing_body(streamed or request, settings, call.id, call.bound)
+        names = text_names(request.texts(), salt_of(request))
+        wish = Wish(names, _newcomer(request.asker, prompt_tokens, self._clock.now() - began))
         self._pool.budget.came(began)
         tries, tried = Tries(self._pool.budget), set[str]()
         error: HeadwayError | None = None
@@ -161,18 +172,22 @@ class Forwarder:
                 witness.forwarded(sent)
                 self._admitter.started(call.id, num_choices, prompt_tokens)
                 attempt = Attempt(lease, settings, self._clock, call.shown)
+                gathered = None if streamed is None else Gathered()
+                out = outlet if gathered is None else _Gathering(gathered, outlet, settings)
                 try:
-                    data, ended = await self._attempt(call, body, attempt, outlet, witness)
+                    data, ended = await self._attempt(call, body, attempt, out, witness)
                 except (Refused, HeadwayError) as failed:
-                    error = self._failed(call, lease, failed, tries, has_begun=attempt.has_begun)
+                    has_begun = attempt.has_begun and gathered is None
+                    error = self._failed(call, lease, failed, tries, has_begun=has_begun)
                     tried.add(label)
                     continue
                 except BaseException:
                     self._count(lease, "cancelled")
                     self._pool.abort(lease.replica, call.id)
                     raise
-                lease.replica.breaker.succeeded(self._clock.now())
-                self._count(lease, "ok")
+                self._succeeded(attempt, ended)
+                if gathered is not None:
+                    data = gathered.body(ended.usage)
             return await self._end(call, outlet, witness, data, self._timed(ended, attempt, began))
 
     async def _lease(self, wish: Wish, tried: set[str], error: HeadwayError | None) -> Lease:
@@ -194,7 +209,7 @@ class Forwarder:
         headers = {"x-request-id": call.id, **call.passed}
         head = outgoing_head(endpoint, target.path, self._settings, self._pool.key, headers)
         try:
-            if not call.request.stream:
+            if not call.request.stream and not isinstance(outlet, _Gathering):
                 return await attempt.whole(call.id, head, body, call.request.prompt_bytes())
             estimate = call.request.prompt_bytes() // BYTES_PER_TOKEN
             async with aclosing(attempt.events(call.id, head, body, estimate)) as events:
@@ -208,6 +223,14 @@ class Forwarder:
             return attempt.last(int(time.time()))
         finally:
             attempt.close()
+
+    def _succeeded(self, attempt: Attempt, ended: Finished) -> None:
+        lease = attempt.lease
+        lease.replica.breaker.succeeded(self._clock.now())
+        lease.num_tokens = ended.usage.completion_tokens
+        if attempt.first_at is not None:
+            self._pool.line.began(attempt.first_at - attempt.began)
+        self._count(lease, "ok")
 
     def _failed(
         self,
@@ -276,18 +299,46 @@ class Forwarder:
 
     async def _prompt_tokens(self, call: Call) -> int:
         """Tokens of the prompt: asked for where they matter and can be, else by its bytes."""
-        request = call.request
-        replica = self._pool.any_replica()
-        if call.counts_exactly and self._settings.kind in COUNTS and replica is not None:
-            body: dict[str, object] = {"model": self._settings.upstream_model}
-            for name in ("messages", "prompt", "tools", "chat_template_kwargs"):
-                if name in request.fields:
-                    body[name] = request.fields[name]
-            if request.num_prompts == 1 and not isinstance(body.get("prompt"), list):
-                counted = await self._pool.prober.count(replica, msgspec.json.encode(body))
-                if counted is not None:
-                    return counted
-        return max(1, request.prompt_bytes() // BYTES_PER_TOKEN)
+        counted = await self.tokens.count(call.request) if call.counts_exactly else None
+        if counted is not None:
+            return counted
+        return max(1, call.request.prompt_bytes() // BYTES_PER_TOKEN)
+
+
+class _Gathering:
+    """Where the stream of an answer goes that its client wants whole."""
+
+    def __init__(self, gathered: Gathered, outlet: Outlet, settings: UpstreamSettings) -> None:
+        self._gathered = gathered
+        self._outlet = outlet
+        self._most = settings.max_answer_bytes
+
+    async def stream(self, data: bytes, num_tokens: int, *, is_last: bool) -> None:
+        """Put together; raises UpstreamBroken for more than may be kept."""
+        self._gathered.feed(data)
+        if self._gathered.size > self._most:
+            raise UpstreamBroken(f"its answer has more than {self._most} bytes", RETRY_AFTER)
+        if num_tokens:
+            self._outlet.begun()
+
+    async def whole(self, body: bytes, num_tokens: int) -> None:
+        """It was asked for as a stream."""
+        raise AssertionError("a stream is never whole")
+
+    def begun(self) -> None:
+        """Told by `stream`."""
+
+
+def _newcomer(asker: Asker, prompt_tokens: int, passed: float) -> Newcomer:
+    """Its place in the line goes by that; `passed` are the seconds since it came."""
+    tenant, budget = asker.tenant, asker.first_token_budget_s
+    return Newcomer(
+        slo_class=asker.slo_class,
+        tenant=tenant.name,
+        weight=tenant.weight,
+        tokens=prompt_tokens,
+        budget_s=None if budget is None else max(0.0, budget - passed),
+    )
 
 
 def _refusal(failed: Refused | HeadwayError) -> Refusal:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headway.core.base.errors import InvalidRequest, UnsupportedModality
+from headway.core.tenancy.tenant import SloClass
 from headway.service.openai.forwarded import ForwardedRequest
 from headway.service.upstream.settings import Endpoint, Kind, UpstreamSettings
 
@@ -81,10 +82,14 @@ def outgoing_body(
         del fields["stream_options"]
     if bound is not None:
         asked = request.max_tokens
-        fields[request.max_tokens_field] = bound if asked is None else min(asked, bound)
+        least = bound if asked is None else min(asked, bound)
+        others = {"max_tokens", "max_completion_tokens"} & fields.keys()
+        fields |= dict.fromkeys((request.max_tokens_field, *others), least)
     _salt(fields, request, settings)
     if settings.kind is Kind.SGLANG:
         fields["rid"] = request_id
+    if settings.priority:
+        fields["priority"] = _priority(settings.kind, request.asker.slo_class)
     return _encode(fields)
 
 
@@ -149,6 +154,11 @@ def _salt(fields: dict[str, Any], request: ForwardedRequest, settings: UpstreamS
         fields["cache_salt"] = sha256(f"{tenant}\0{salt or ''}".encode()).hexdigest()
     elif salt:
         fields["cache_salt"] = salt
+
+
+def _priority(kind: Kind, slo_class: SloClass) -> int:
+    """The class as the server counts: vLLM takes the smallest first, SGLang the largest."""
+    return slo_class if kind is Kind.VLLM else max(SloClass) - slo_class
 
 
 def salt_of(request: ForwardedRequest) -> bytes:

@@ -1,20 +1,18 @@
 """The servers behind one model: probed, chosen from, and never sent more than they may have."""
 
 import asyncio
-import heapq
-import itertools
 import logging
 import ssl
 from collections.abc import Collection, Coroutine, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from headway.core.base.clock import Clock
-from headway.core.base.errors import QueueFull, ReplicaNotReady
+from headway.core.base.errors import QueueFull, ReplicaNotReady, StartError
 from headway.core.base.units import Seconds
 from headway.core.route.index import PrefixIndex
 from headway.core.route.retry import RetryBudget
 from headway.core.route.upstream_choice import choose
+from headway.core.route.upstream_line import Newcomer, Place, UpstreamLine
 from headway.core.route.upstream_metrics import (
     UPSTREAM_IN_FLIGHT,
     UPSTREAM_STARTS,
@@ -34,23 +32,15 @@ from headway.service.wire.transport import ReplicaState, ReplicaView
 
 log = logging.getLogger(__name__)
 
+LOOK_AGAIN_S = 0.1  # at a process that is starting
 MOST_BLOCKS = 65_536  # of texts that one replica is taken to hold, 512 bytes each
 
 
 class Wish(NamedTuple):
-    """What matters of a request for where it goes."""
+    """What matters of a request for where it goes, and when."""
 
     names: Sequence[bytes] = ()  # of its text's beginning
-    slo_class: int = 1  # 0 is the most important
-
-
-@dataclass(slots=True, order=True)
-class _Ticket:
-    """A request that waits for room."""
-
-    slo_class: int
-    number: int
-    turn: asyncio.Event = field(default_factory=asyncio.Event, compare=False)
+    who: Newcomer = Newcomer()
 
 
 class UpstreamPool:
@@ -76,8 +66,8 @@ class UpstreamPool:
             LaunchedServer(settings, each.endpoint) for each in self.replicas if settings.launch
         )
         self._index = PrefixIndex(MOST_BLOCKS)
-        self._line: list[_Ticket] = []
-        self._numbers = itertools.count()
+        self.line = UpstreamLine(settings.max_waiting, Seconds(settings.ageing))
+        self._turns: dict[int, asyncio.Event] = {}  # of those in the line, by their ids
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -101,6 +91,25 @@ class UpstreamPool:
     async def wait_probed(self) -> None:
         """Wait until each replica was asked once how it is, whatever it said."""
         await asyncio.gather(*(each.was_probed.wait() for each in self.replicas))
+
+    async def wait_answers(self) -> None:
+        """Wait until it can answer; raises StartError, which names a server that does not.
+
+        Of servers that run anyway one is enough, and each is asked once. Those that are started
+        here have all to come, in the time that they have.
+        """
+        await self.wait_probed()
+        if not self._launched and not any(each.is_healthy for each in self.replicas):
+            first = self.replicas[0]
+            raise StartError(f"none of its servers answers; {first.label}: {first.reason}")
+        until = self._clock.now() + self.settings.launch_timeout
+        for replica, server in zip(self.replicas, self._launched, strict=False):
+            while not replica.is_healthy:
+                if server.num_starts > 1:
+                    raise StartError(f"{replica.label}: its process ended; the log says how")
+                if self._clock.now() > until:
+                    raise StartError(f"{replica.label}: {replica.reason}")
+                await asyncio.sleep(LOOK_AGAIN_S)
 
     def told(self) -> str:
         """How its servers are, for people."""
@@ -131,30 +140,33 @@ class UpstreamPool:
     async def lease(self, wish: Wish, tried: Collection[str]) -> Lease:
         """A place at a replica that was not tried yet.
 
-        A first try waits for room, in order of class and arrival; a further one does not.
-        Raises ReplicaNotReady when no replica can be sent anything, QueueFull when too many wait.
+        A first try waits for room, in the line's order and no longer than its class allows; a
+        further one does not. Raises ReplicaNotReady when no replica can be sent anything,
+        QueueFull when too many wait, DeadlineUnmeetable when it would come too late.
         """
-        found = None if self._line and not tried else self._take(wish, tried)
+        now = self._clock.now()
+        place = self.line.enter(wish.who, now)
+        found = None if len(self.line) and not tried else self._take(wish, tried, place)
         if found is not None:
             return found
         self._raise_if_down(tried)
-        if tried or len(self._line) >= self.settings.max_waiting:
-            raise QueueFull(
-                f"{len(self._line)} requests wait for the servers behind this model, and each of "
-                f"those has {self.settings.max_concurrent}",
-                self._retry_after(self._clock.now()),
-            )
-        ticket = _Ticket(wish.slo_class, next(self._numbers))
-        heapq.heappush(self._line, ticket)
+        if tried:
+            raise QueueFull("no other server behind this model has room", self._retry_after(now))
+        self.line.join(place, now)
+        turn = self._turns[place.id] = asyncio.Event()
+        self._call_next()
         try:
-            while found is None:
-                await ticket.turn.wait()
-                ticket.turn.clear()
-                self._raise_if_down(tried)
-                found = self._take(wish, tried)
+            async with asyncio.timeout(self.line.patience(place, now)):
+                while found is None:
+                    await turn.wait()
+                    turn.clear()
+                    self._raise_if_down(tried)
+                    found = self._take(wish, tried, place)
+        except TimeoutError:
+            raise self.line.too_late(place) from None
         finally:
-            self._line.remove(ticket)
-            heapq.heapify(self._line)
+            self.line.leave(place)
+            del self._turns[place.id]
             self._call_next()
         return found
 
@@ -172,7 +184,7 @@ class UpstreamPool:
     def samples(self) -> Iterator[Sample]:
         """For a scrape."""
         now = self._clock.now()
-        yield Sample(UPSTREAM_WAITING, len(self._line))
+        yield Sample(UPSTREAM_WAITING, len(self.line))
         for each in self.replicas:
             labels = {"replica": each.label}
             is_up = bool(each.is_healthy) and each.is_routable(now)
@@ -185,7 +197,7 @@ class UpstreamPool:
         for server in self._launched:
             yield Sample(UPSTREAM_STARTS, server.num_starts, {"replica": server.label})
 
-    def _take(self, wish: Wish, tried: Collection[str]) -> Lease | None:
+    def _take(self, wish: Wish, tried: Collection[str], place: Place) -> Lease | None:
         now, most = self._clock.now(), self.settings.max_concurrent
         with_room = [
             each
@@ -199,10 +211,20 @@ class UpstreamPool:
             return None
         matches = {name: self._index.match(name, wish.names) for name in chosen_from}
         candidates = [each.candidate() for each in chosen_from.values()]
-        turn = next(self._numbers)
-        choice = choose(candidates, matches, wish.names, self.settings.max_skew, turn)
+        choice = choose(candidates, matches, wish.names, self.settings.max_skew, place.id)
         self._index.add(choice.name, wish.names)
-        return Lease(chosen_from[choice.name], choice.reason, lambda _: self._call_next())
+        self.line.took(place, now, is_full=self._room(now) <= 1)
+
+        def left(lease: Lease) -> None:
+            self.line.ended(place, self._clock.now(), lease.num_tokens)
+            self._call_next()
+
+        return Lease(chosen_from[choice.name], choice.reason, left)
+
+    def _room(self, now: Seconds) -> int:
+        """Requests that could be sent now."""
+        most = self.settings.max_concurrent
+        return sum(max(0, most - each.in_flight) for each in self.replicas if each.is_routable(now))
 
     def _raise_if_down(self, tried: Collection[str]) -> None:
         now = self._clock.now()
@@ -213,8 +235,9 @@ class UpstreamPool:
             )
 
     def _call_next(self) -> None:
-        if self._line:
-            self._line[0].turn.set()
+        first = self.line.first(self._clock.now())
+        if first is not None:
+            self._turns[first.id].set()
 
     def _reason(self, now: Seconds) -> str:
         """For operators and clients alike: how many are away, without their addresses."""
@@ -248,8 +271,8 @@ class UpstreamPool:
                 replica.heard(await self.prober.told(replica))
                 if replica.context_length is None:
                     replica.context_length = await self.prober.context_length(replica) or 0
-            for ticket in self._line if problem else ():
-                ticket.turn.set()  # to find out whether anybody is left
+            for turn in self._turns.values() if problem else ():
+                turn.set()  # to find out whether anybody is left
             await asyncio.sleep(self.settings.probe_interval)
 
     def _health_changed(self, replica: UpstreamReplica, was: bool | None) -> None:

@@ -52,12 +52,12 @@ class Prober:
         return read_told(page, self._settings.kind) if status == 200 else None
 
     async def context_length(self, replica: UpstreamReplica) -> int | None:
-        """Tokens that its model takes, as its list of models says (vLLM, SGLang, Headway)."""
+        """Tokens that its model takes, as its list of models says: all kinds but `openai` do."""
         try:
             status, page = await self._get(replica, f"{replica.endpoint.api}/models")
             models = msgspec.json.decode(page)["data"] if status == 200 else []
             lengths = [
-                each.get("max_model_len")
+                each.get("max_model_len") or (each.get("meta") or {}).get("n_ctx")
                 for each in models
                 if each.get("id") == self._settings.upstream_model
             ]
@@ -65,14 +65,14 @@ class Prober:
             return None
         return next((each for each in lengths if isinstance(each, int) and each > 0), None)
 
-    async def count(self, replica: UpstreamReplica, body: bytes) -> int | None:
-        """Tokens of a prompt, as /tokenize says; None where it does not."""
-        try:
-            status, page = await self._post(replica, self._at(replica, "/tokenize"), body)
-            count = msgspec.json.decode(page).get("count") if status == 200 else None
-        except (HeadwayError, msgspec.DecodeError, AttributeError):
-            return None
-        return count if isinstance(count, int) and count >= 0 else None
+    async def post(
+        self, replica: UpstreamReplica, path: str, body: bytes, limit: float | None = None
+    ) -> tuple[int, bytes]:
+        """Another call of its own, at this path beside its API: status and body.
+
+        limit  seconds; None: those of a probe. Raises HeadwayError where it does not answer.
+        """
+        return await self._post(replica, self._at(replica, path), body, limit)
 
     async def abort(self, replica: UpstreamReplica, request_id: str) -> None:
         """Have it forget a request whose connection was closed before its end."""
@@ -81,8 +81,7 @@ class Prober:
         if kind is Kind.VLLM:
             ids = {"request_ids": [f"chatcmpl-{request_id}", f"cmpl-{request_id}"]}
         try:
-            path = self._at(replica, ABORTS[kind])
-            status, _ = await self._post(replica, path, msgspec.json.encode(ids))
+            status, _ = await self.post(replica, ABORTS[kind], msgspec.json.encode(ids))
         except HeadwayError as error:
             log.debug("upstream_abort_failed", extra={"reason": error.message})
             return
@@ -95,14 +94,17 @@ class Prober:
         head = probe_head(replica.endpoint, path, self._settings, self._key)
         return await self._ask(replica, head, b"")
 
-    async def _post(self, replica: UpstreamReplica, path: str, body: bytes) -> tuple[int, bytes]:
+    async def _post(
+        self, replica: UpstreamReplica, path: str, body: bytes, limit: float | None
+    ) -> tuple[int, bytes]:
         endpoint = msgspec.structs.replace(replica.endpoint, api="")
-        return await self._ask(
-            replica, outgoing_head(endpoint, path, self._settings, self._key, {}), body
-        )
+        head = outgoing_head(endpoint, path, self._settings, self._key, {})
+        return await self._ask(replica, head, body, limit)
 
-    async def _ask(self, replica: UpstreamReplica, head: str, body: bytes) -> tuple[int, bytes]:
-        limit = self._settings.timeouts.probe
+    async def _ask(
+        self, replica: UpstreamReplica, head: str, body: bytes, limit: float | None = None
+    ) -> tuple[int, bytes]:
+        limit = self._settings.timeouts.probe if limit is None else limit
         try:
             async with asyncio.timeout(limit):
                 reply = await replica.client.send(head, body, limit)

@@ -98,6 +98,7 @@ class Lease:
     ) -> None:
         self.replica = replica
         self.reason = reason  # why it was chosen
+        self.num_tokens = 0  # of its answer, once that is known
         self._left = left
         self._timer: asyncio.Timeout | None = None
 

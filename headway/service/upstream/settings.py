@@ -42,6 +42,8 @@ class Modality(StrEnum):
     FILE = "file"
 
 
+SCORES = frozenset({Kind.VLLM, Kind.SGLANG, Kind.LLAMACPP, Kind.HEADWAY})  # give logprobs
+PRIORITY = frozenset({Kind.VLLM, Kind.SGLANG})  # can schedule by a request's `priority`
 HEALTH_PATHS = {
     Kind.VLLM: "/health",
     Kind.SGLANG: "/health",
@@ -85,12 +87,15 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     probe_interval: float = 2.0  # seconds
     max_concurrent: int = 256  # requests at one replica
     max_waiting: int = 256  # requests that wait here for a replica with room
+    ageing: float = 30.0  # seconds of waiting here that lift a request by one class
+    priority: bool = False  # tell the server each request's class, where it schedules by that
     max_skew: int = 2  # most requests that a warm replica may have more than the idlest
     retries: RetrySettings = RetrySettings()
     breaker: BreakerSettings = BreakerSettings()
     modalities: tuple[Modality, ...] = ()  # beside text
     remote_media: bool = False  # let the upstream fetch URLs that clients name
     context_length: int | None = None  # tokens; shown in /v1/models
+    logprobs: bool | None = None  # whether it gives log-probabilities; None: by kind
     stream_usage: bool = True  # ask for usage in every stream; off for servers that refuse it
     max_answer_bytes: int = 64 * 1024 * 1024  # of an answer that is not streamed
     launch: tuple[str, ...] = ()  # command of a server that this gateway starts, one a URL
@@ -111,6 +116,11 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     def upstream_model(self) -> str:
         """The model's name in requests that are sent."""
         return self.model if self.model is not None else self.names[0]
+
+    @property
+    def has_logprobs(self) -> bool:
+        """Whether its answers can be scored."""
+        return self.kind in SCORES if self.logprobs is None else self.logprobs
 
     @property
     def probe_path(self) -> str | None:
@@ -164,6 +174,11 @@ def check(settings: UpstreamSettings, where: str = "upstream") -> None:
             f"{where}.health_path", f"must begin with /, got {settings.health_path!r}"
         )
     _check_numbers(settings, where)
+    if settings.priority and settings.kind not in PRIORITY:
+        raise InvalidSetting(
+            f"{where}.priority",
+            f"needs kind {' or '.join(sorted(PRIORITY))}; {settings.kind} knows no priorities",
+        )
     if settings.tls.key_file is not None and settings.tls.cert_file is None:
         raise InvalidSetting(f"{where}.tls.key_file", "needs cert_file beside it")
     needs_port = len(settings.urls) > 1 and not any("{port}" in word for word in settings.launch)
@@ -234,7 +249,9 @@ def _check_headers(headers: dict[str, str], where: str) -> None:
 
 def _check_numbers(settings: UpstreamSettings, where: str) -> None:
     positive = {f"timeouts.{name}": value for name, value in _floats(settings.timeouts)}
-    positive |= {name: getattr(settings, name) for name in ("probe_interval", "launch_timeout")}
+    positive |= {
+        name: getattr(settings, name) for name in ("probe_interval", "launch_timeout", "ageing")
+    }
     for name in ("max_concurrent", "max_answer_bytes"):
         positive[name] = getattr(settings, name)
     if settings.context_length is not None:
@@ -259,4 +276,5 @@ def facts_of(settings: UpstreamSettings) -> PoolFacts:
         names=settings.names,
         modalities=tuple(each.value for each in settings.modalities),
         is_own=False,
+        has_logprobs=settings.has_logprobs,
     )

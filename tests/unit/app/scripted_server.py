@@ -1,7 +1,8 @@
 """`headway serve` whose engine is a script: python -m tests.unit.app.scripted_server MODE ...
 
 MODE is ready (answers at 20 tokens a second, as many as `max_tokens`), loading (never gets
-ready) or broken (the first start fails). What follows is headway's own command line.
+ready) or broken (the first start fails, as that of a model whose file is called broken does in
+every mode). What follows is headway's own command line.
 """
 
 import asyncio
@@ -29,6 +30,7 @@ class ScriptedSupervisor(FakeReplica):
     def __init__(self, spec: Any, settings: Any, clock: Any, observers: Any) -> None:
         super().__init__()
         self.observers = observers
+        self.path = spec.model_path
         self.loaded = msgspec.structs.replace(HELLO, max_model_len=spec.card.context_length)
         self.hello, self.status = None, None
         self.state, self.reason = ReplicaState.STARTING, "loading weights 40 %"
@@ -44,7 +46,7 @@ class ScriptedSupervisor(FakeReplica):
 
     async def wait_ready(self) -> ReplicaHello:
         """As the mode says."""
-        if self.mode == "broken":
+        if self.mode == "broken" or "broken" in self.path:
             raise StartError("tiny.gguf: tensor 'x' is cut short; get the file again")
         if self.mode == "loading":
             await asyncio.Event().wait()
@@ -54,7 +56,8 @@ class ScriptedSupervisor(FakeReplica):
 
     async def stop(self) -> None:
         """Leave a trace that the engine was ended."""
-        sys.stderr.write("engine stopped\n")
+        sys.stderr.write(f"engine stopped {self.path.rpartition('/')[2]}\n")
+        sys.stderr.flush()
 
     def play(self, replica: FakeReplica, request: EngineRequest) -> None:
         """Say one token after the other."""

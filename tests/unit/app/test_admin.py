@@ -105,10 +105,10 @@ def test_a_key_is_shown_once_rotated_and_revoked(
     assert admin("tenant", "create", "acme") == 0
     capsys.readouterr()
     assert admin("key", "create", "acme", "--label", "ci", "--expires-in", "90d") == 0
-    text = capsys.readouterr().out
-    key = read_key(text.split()[0])
+    printed, beside = capsys.readouterr()
+    key = read_key(printed.strip())
     assert key is not None
-    assert "only time" in text
+    assert f"only time that the key is shown. Key {key.id} of tenant acme: expires" in beside
     assert admin("key", "list", "--json") == 0
     listed = said(capsys)["data"]
     assert [(each["id"], each["label"]) for each in listed] == [(key.id, "ci")]

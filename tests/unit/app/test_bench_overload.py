@@ -99,7 +99,7 @@ class Patient(ThreadingHTTPServer):
 @pytest.fixture
 def url() -> Iterator[str]:
     server = Patient(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()

@@ -67,7 +67,7 @@ def upstream() -> Iterator[tuple[str, type[Handler]]]:
         {"answers": [], "asked": [], "keys": [], "refusal": None, "broken": False},
     )
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}", handler
     server.shutdown()

@@ -1,5 +1,6 @@
 """Arguments: what they become, and one line for those that are not known."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -77,6 +78,15 @@ def test_a_wrong_argument_is_one_line_and_exit_code_2(
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["version"]) == 0
     assert capsys.readouterr().out == f"headway {__version__}\n"
+
+
+def test_who_reads_no_further_sees_no_traceback() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "headway.app.cli", "version"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 def test_help_names_every_option_with_its_variable(capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,3 +58,35 @@ def test_limits_and_prices_are_summed_up(
         "  limits of 1 tenants, others have none of their own; counted in Redis",
         "  prices in USD: m",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("\ntenants: [{name: a, keys_env: [NOT_SET_7Q]}]", "2: tenants[0].keys_env: NOT_SET_7Q is"),
+        (
+            "models:\n  - upstream: {name: c, url: 'http://h', api_key_env: NOT_SET_7Q}",
+            "2: models[0].upstream.api_key_env: NOT_SET_7Q is not set",
+        ),
+        ("\nadmin_key: [short]", "2: admin_key: must have 16 characters or more"),
+        (
+            "api_key: [the-same-key-for-both]\nadmin_key: [the-same-key-for-both]",
+            "2: admin_key: must not be a key for /v1 as well",
+        ),
+        ("tenants:\n  - name: a\n    models: [smal]", "3: tenants[0].models[0]: 'smal' is no name"),
+        ("\nredis_url: redis://r:99999", "2: redis_url: must be redis://"),
+        ("rate_limits:\n  redis_url: r", "2: rate_limits.redis_url: must be redis://"),
+        ("rate_limits:\n  redis_timeout: .nan", "2: rate_limits.redis_timeout: must be 0.05 to"),
+        ("\ndatabase_url: mysql://x", "2: database_url: must be sqlite:///FILE or"),
+        ('host: "a\\0b"', "1: host: must be text without line ends and control characters"),
+        ("max_num_seqs: 100000000000000000000", "1: max_num_seqs: must be at most"),
+        ("log_json: [yes]", "1: log_json: must be true or false"),
+    ],
+)
+def test_what_a_start_would_stumble_over_is_told_with_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    file = tmp_path / "h.yaml"
+    file.write_text(text)
+    assert main(["config", "check", str(file)]) == 2
+    assert capsys.readouterr().err.startswith(f"headway config: {file}:{said}")

@@ -20,6 +20,7 @@ from headway.app.fleet import served_names
 from headway.app.gateway import fit_connections
 from headway.app.settings import Settings
 from headway.service.gateway.settings import GatewaySettings
+from tests.no_tls import NO_TLS
 from tests.unit.service.gateway.fakes import CHAT, HI, reset, run
 from tests.unit.service.loaders.samples import tiny
 
@@ -32,7 +33,8 @@ class Process:
     def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
         self.process = process
         self.port = port
-        self.client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=DEADLINE_S)
+        url = f"http://127.0.0.1:{port}"
+        self.client = httpx.AsyncClient(base_url=url, timeout=DEADLINE_S, verify=NO_TLS)
 
     async def answers(self, path: str, status: int) -> httpx.Response:
         """Poll until the path answers with the status."""

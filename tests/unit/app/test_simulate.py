@@ -18,6 +18,7 @@ def simulated(folder: Path, *options: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.spec("K2")
 def test_the_workloads_of_the_benchmark_are_predicted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

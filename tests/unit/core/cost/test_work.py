@@ -1,5 +1,7 @@
 """The sums that a step's time depends on."""
 
+import pytest
+
 from headway.core.cost.work import StepWork, pairs_of
 
 
@@ -8,6 +10,7 @@ def test_each_token_looks_at_every_position_up_to_its_own() -> None:
     assert pairs_of(start=10, num_tokens=2) == 11 + 12
 
 
+@pytest.mark.spec("E1")
 def test_decodes_and_prompts_are_counted_apart() -> None:
     work = StepWork()
     work.add(9, 1)

@@ -273,6 +273,15 @@ def test_a_prefix_that_is_being_computed_is_waited_for_and_computed_once() -> No
         assert finished.usage.cached_tokens == 40
 
 
+def test_a_plan_says_how_many_positions_its_rows_have_in_common() -> None:
+    run = drive(max_num_batched_tokens=64, max_num_seqs=4)
+    stem = list(range(40))
+    run.run([request(f"r{i}", [*stem, 200 + i], sampling=greedy(6)) for i in range(3)])
+    for plan in run.plans:
+        assert plan.num_shared == 40 * (len(plan.starts) - 1), "40 is a number of whole blocks"
+    assert max(len(plan.starts) for plan in run.plans) == 3
+
+
 def test_whoever_waits_for_a_prefix_computes_it_when_the_other_is_cancelled() -> None:
     run = drive(max_num_batched_tokens=8, max_num_seqs=4)
     stem = list(range(40))

@@ -21,6 +21,24 @@ def test_a_shared_block_is_free_only_after_its_last_holder() -> None:
     assert pool.num_free == 2
 
 
+def test_references_beyond_the_first_are_counted_as_shared() -> None:
+    pool = BlockPool(4)
+    first, second = pool.take(2)
+    assert pool.num_shared == 0
+    pool.share([first])
+    pool.share([first, second])
+    assert pool.num_shared == 3
+    pool.retain(second)
+    pool.release([second, first])
+    assert pool.num_shared == 1
+    pool.release([second])
+    pool.release([first, first])
+    assert (pool.num_shared, pool.num_cached) == (0, 1), "what is only cached is not held"
+    pool.share([second])
+    assert pool.num_shared == 0
+    pool.check()
+
+
 def test_a_retained_block_is_cached_and_not_free_when_nobody_holds_it() -> None:
     pool = BlockPool(2)
     (block,) = pool.take(1)

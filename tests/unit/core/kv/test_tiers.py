@@ -214,6 +214,36 @@ def test_a_host_block_is_not_saved_into_by_the_plan_that_loads_from_it() -> None
     kv.check([other, again])
 
 
+@pytest.mark.spec("M1")
+def test_what_is_stopped_in_the_plan_that_loads_it_is_not_saved_before_it_is_loaded() -> None:
+    kv = manager(enable_prefix_caching=False)
+    kept = swapped(kv, OLD)
+    pushed_out(kv, 4)
+    assert len(kv.take_moves().saves) == 2
+    table = kv.open([*OLD, 9], b"", swapped=kept)
+    assert table.num_cached_host == 8
+    kv.release(kept)
+    again = kv.swap_out(table, OLD, 8)
+    assert again is not None
+    assert kv.take_moves().saves == ()
+    kv.check([], [again])
+    kv.release(again)
+    assert (kv.num_free, kv.host.used) == (4, 0)
+
+
+def test_what_ends_in_the_plan_that_loads_it_leaves_nothing_without_a_cache() -> None:
+    kv = manager(enable_prefix_caching=False)
+    kept = swapped(kv, OLD)
+    pushed_out(kv, 4)
+    kv.take_moves()
+    table = kv.open([*OLD, 9], b"", swapped=kept)
+    kv.release(kept)
+    kv.close(table)
+    kv.take_moves()
+    kv.check([])
+    assert (kv.num_free, kv.host.used) == (4, 0)
+
+
 def test_a_load_does_not_go_where_a_copy_of_the_same_plan_reads() -> None:
     kv = manager(num_blocks=3)
     used_and_left(kv, OLD)

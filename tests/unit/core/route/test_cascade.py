@@ -9,6 +9,14 @@ from headway.core.route.cascade import CascadeSettings, Confidence
 SETTINGS = CascadeSettings(first="small", then="large", min_mean_logprob=-0.5)
 
 
+def test_an_answer_that_nobody_has_scored_is_doubted() -> None:
+    seen = Confidence()
+    seen.saw(
+        Tokens(request_id="r", choice=0, token_ids=(1, 2), text="x", at=Seconds(0.0), logprobs=())
+    )
+    assert seen.doubt(SETTINGS) == "unscored"
+
+
 def said(*logprobs: float, finish: FinishReason | None = None) -> Tokens:
     scored = tuple(TokenLogprob(token_id=1, logprob=each) for each in logprobs)
     return Tokens(

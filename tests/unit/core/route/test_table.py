@@ -160,15 +160,20 @@ def test_an_automatic_choice_that_cannot_be_is_refused(fields: dict[str, Any], s
     assert problem(auto=auto).startswith(said)
 
 
-def test_a_cascade_begins_with_an_engine_of_ours_as_others_tell_no_log_probabilities() -> None:
-    pools = (*POOLS, PoolFacts(names=("cloud",), is_own=False))
-    for first, then in (("v1", "cloud"), ("cloud", "v1")):
-        made = settings(names=[{"name": "a", "cascade": {"first": first, "then": then}}])
-        if first == "v1":
-            check(made, pools)
-            continue
-        with pytest.raises(InvalidSetting, match=r"cascade\.first: 'cloud' is answered by another"):
-            check(made, pools)
+@pytest.mark.parametrize("has_logprobs", [True, False])
+def test_a_cascade_begins_only_with_a_pool_whose_answers_can_be_scored(has_logprobs: bool) -> None:
+    cloud = PoolFacts(names=("cloud",), is_own=False, has_logprobs=has_logprobs)
+    pools = (*POOLS, cloud)
+
+    def checked(first: str, then: str) -> None:
+        check(settings(names=[{"name": "a", "cascade": {"first": first, "then": then}}]), pools)
+
+    checked("v1", "cloud")
+    if has_logprobs:
+        return checked("cloud", "v1")
+    said = r"^routes\.names\[0\]\.cascade\.first: 'cloud' .* set its upstream\.logprobs: true"
+    with pytest.raises(InvalidSetting, match=said):
+        checked("cloud", "v1")
 
 
 def test_a_field_that_is_not_known_is_refused() -> None:

@@ -23,6 +23,7 @@ def of(prompt: int, max_tokens: int) -> EngineRequest:
     return asked("r", range(prompt), sampling=greedy(max_tokens))
 
 
+@pytest.mark.spec("C2")
 def test_long_prompts_and_long_answers_go_by_the_slow_lane() -> None:
     assert [lanes().is_long(of(p, m)) for p, m in ((20, 30), (21, 5), (5, 31))] == [
         False,
@@ -35,6 +36,7 @@ def test_an_answer_without_a_limit_of_its_own_is_not_taken_for_a_long_one() -> N
     assert not lanes().is_long(of(20, 80))
 
 
+@pytest.mark.spec("C4")
 def test_a_long_prompt_has_its_share_of_the_step_and_a_short_one_the_rest() -> None:
     lane = lanes()
     assert lane.chunk(0, 1000, is_long=True) == 32
@@ -79,6 +81,7 @@ def steps_until(first: str, *, share: float, long: int = 6) -> int:
     raise AssertionError("no first token")
 
 
+@pytest.mark.spec("C4")
 def test_a_short_prompt_starts_while_long_ones_of_its_class_are_computed() -> None:
     assert steps_until("s", share=0.5) <= 3
     assert steps_until("s", share=1.0) > 20

@@ -107,6 +107,7 @@ def test_the_vips_slowest_first_tokens_come_nearly_as_soon_as_without_others() -
     assert p99("2 x", "vip") <= 1.5 * p99("alone", "vip")
 
 
+@pytest.mark.spec("C7")
 def test_no_vip_is_refused_and_nobody_is_lost_at_twice_the_capacity() -> None:
     assert all(r.outcome is Outcome.ANSWERED for r in of("2 x", "vip"))
     for group in ("standard", "internal"):

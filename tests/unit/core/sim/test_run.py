@@ -142,6 +142,7 @@ def test_the_same_seed_gives_the_same_run(seed: int) -> None:
     assert run_of(seed).records == run_of(seed).records
 
 
+@pytest.mark.spec("K2")
 @given(st.integers(0, 10_000), st.integers(14, 40), st.integers(1, 6))
 def test_every_request_is_answered_or_refused(seed: int, num_blocks: int, waiting: int) -> None:
     result = run_of(seed, num_blocks=num_blocks, waiting=waiting)

@@ -12,6 +12,7 @@ import httpx
 import msgspec
 import uvloop
 
+from headway.core.base.clock import Clock
 from headway.core.base.errors import ReplicaLost, ReplicaNotReady
 from headway.core.base.units import Seconds
 from headway.core.engine.settings import EngineSettings
@@ -30,7 +31,7 @@ from headway.core.messages.path import (
 from headway.core.route.admit import Admitter
 from headway.core.route.table import RoutesSettings
 from headway.core.tenancy.limits import LimitStore
-from headway.service.gateway.assemble import Access, GatewayNeeds, ModelNeeds, assemble
+from headway.service.gateway.assemble import Access, GatewayNeeds, assemble
 from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.journey import Books
@@ -39,16 +40,18 @@ from headway.service.gateway.lifecycle import HttpServer, bind
 from headway.service.gateway.limit_settings import LimitTable
 from headway.service.gateway.model import ServedModel
 from headway.service.gateway.server import Gateway
+from headway.service.gateway.serving import ModelNeeds
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.gateway.totals import PoolTotals
 from headway.service.observe.clock import SystemClock
 from headway.service.openai.limits import ApiLimits
 from headway.service.wire.mailbox import RequestMailbox
 from headway.service.wire.transport import ReplicaState, ReplicaView
+from tests.no_tls import NO_TLS
 
 CONTEXT = 512
 VOCAB = 1024
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0  # far above what is waited for, also on a busy machine
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 NATIVE = "/v1/chat"
@@ -81,7 +84,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
     """Run an async test on the event loop that the server uses, with a bound on its time."""
 
     async def bounded() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(2 * DEADLINE_S):
             await scenario
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -309,7 +312,7 @@ class Site:
         self.replica = replica
         self.server = server
         self.port = 0
-        self.client = httpx.AsyncClient()
+        self.client = httpx.AsyncClient(verify=NO_TLS)
 
     @property
     def num_connections(self) -> int:
@@ -348,6 +351,12 @@ class Site:
             if series == name or series.startswith(name + "{"):
                 found[series.removeprefix(name)] = float(value)
         return found
+
+    async def counted(self, **outcomes: float) -> None:
+        """Wait until these are all outcomes; a client that leaves does not see itself counted."""
+        async with asyncio.timeout(DEADLINE_S):
+            while await self.outcomes() != outcomes:
+                await asyncio.sleep(0.005)
 
     async def outcomes(self) -> dict[str, float]:
         """Requests by outcome, over all endpoints."""
@@ -399,6 +408,7 @@ async def site(
     limit_store: LimitStore | None = None,
     routes: Mapping[str, object] | None = None,
     images: Sequence[str] = (),
+    clock: Clock | None = None,
 ) -> AsyncGenerator[Site]:
     """A gateway that serves on a free loopback port until the block ends.
 
@@ -429,7 +439,7 @@ async def site(
                 )
                 for each, pool in [(names, fake), *(others or {}).items()]
             ],
-            clock=SystemClock(),
+            clock=clock or SystemClock(),
             version="1.2.3",
             books=books
             or Books(limit_store or NoLimits(), NoLedger(), NoPrices(), time.time, "test"),
@@ -449,7 +459,7 @@ async def site(
         await until(lambda: server.started)
         here.port = listener.getsockname()[1]
         url = f"http://127.0.0.1:{here.port}"
-        here.client = httpx.AsyncClient(base_url=url, timeout=DEADLINE_S)
+        here.client = httpx.AsyncClient(base_url=url, timeout=DEADLINE_S, verify=NO_TLS)
         yield here
     finally:
         await here.client.aclose()

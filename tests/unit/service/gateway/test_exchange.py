@@ -30,9 +30,9 @@ class Connection:
         self.sent.append(message["type"])
         self.headers += message.get("headers", [])
 
-    def exchange(self) -> Exchange:
-        """A request on this connection."""
-        scope = {"method": "GET", "path": "/", "query_string": b"", "headers": []}
+    def exchange(self, method: str = "GET") -> Exchange:
+        """A request without a body on this connection."""
+        scope = {"method": method, "path": "/", "query_string": b"", "headers": []}
         return Exchange(scope, self.receive, self.send)
 
 
@@ -79,5 +79,15 @@ def test_headers_that_were_added_leave_with_the_answer_once_and_as_ascii() -> No
         added = [header for header in connection.headers if header[0].startswith(b"x-")]
         assert added[:2] == [(b"x-a", b"2"), (b"x-b", rb"\u4e2d??x-c: 3")]
         assert added[2][0] == b"x-request-id"
+
+    run(scenario())
+
+
+def test_an_answer_without_content_says_nothing_of_it_and_keeps_the_connection() -> None:
+    async def scenario() -> None:
+        connection = Connection()
+        connection.may_write.set()
+        await connection.exchange("POST").answer(204, b"")
+        assert [name for name, _ in connection.headers] == [b"x-request-id"]
 
     run(scenario())

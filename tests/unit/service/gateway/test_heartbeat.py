@@ -4,13 +4,14 @@ import asyncio
 
 import pytest
 
+from headway.core.base.clock import ManualClock
 from headway.service.gateway.settings import GatewaySettings
 from tests.unit.service.gateway.fakes import CHAT, HI, FakeReplica, run, say_hello, site, until
 
 NAME = "0123456789abcdef-ab"
 STREAMED = HI | {"stream": True}
 NAMED = {"X-Headway-Connection-Id": NAME}
-KEYED = GatewaySettings(tenant=("a:standard:key-a", "b:standard:key-b"), heartbeat_timeout=0.3)
+KEYED = GatewaySettings(tenant=("a:standard:key-a", "b:standard:key-b"), heartbeat_timeout=0.05)
 
 
 def bearer(key: str) -> dict[str, str]:
@@ -35,13 +36,15 @@ def test_a_silent_client_ends_its_request_at_the_engine() -> None:
 @pytest.mark.spec("A8")
 def test_beats_keep_a_request_for_longer_than_the_limit() -> None:
     async def scenario() -> None:
-        async with site(settings=KEYED) as here:
+        clock = ManualClock()
+        async with site(settings=KEYED, clock=clock) as here:
             headers = NAMED | bearer("key-a")
             asked = asyncio.ensure_future(here.client.post(CHAT, json=HI, headers=headers))
             (name,) = await here.calls(1)
             path = f"/v1/connections/{NAME}/heartbeat"
             for _ in range(8):
-                await asyncio.sleep(0.1)
+                clock.advance(0.04)
+                await asyncio.sleep(0.02)  # time to look at the clock
                 beat = await here.client.post(path, headers=bearer("key-a"))
                 assert (beat.status_code, beat.content) == (204, b"")
             other = await here.client.post(path, headers=bearer("key-b"))

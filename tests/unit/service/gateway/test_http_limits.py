@@ -8,7 +8,17 @@ import psutil
 import pytest
 
 from headway.service.gateway.settings import GatewaySettings
-from tests.unit.service.gateway.fakes import CHAT, HI, Site, close, post, run, site, until
+from tests.unit.service.gateway.fakes import (
+    CHAT,
+    DEADLINE_S,
+    HI,
+    Site,
+    close,
+    post,
+    run,
+    site,
+    until,
+)
 
 REQUEST_LINE = b"GET /health HTTP/1.1\r\nHost: t\r\n"
 
@@ -17,7 +27,7 @@ async def exchange(here: Site, data: bytes) -> bytes:
     """Send bytes, then read until the server closes."""
     reader, writer = await here.connect()
     writer.write(data)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_S):
         try:
             answer = await reader.read()
         except ConnectionResetError:
@@ -61,7 +71,7 @@ def test_a_header_line_without_end_is_cut_at_the_limit_security_headers_auth_02(
                 await asyncio.sleep(0)
                 if writer.is_closing():
                     break
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(DEADLINE_S):
                 try:
                     answer = await reader.read()
                 except ConnectionResetError:
@@ -106,13 +116,13 @@ def test_a_connection_without_a_whole_header_is_closed_in_time(begun: bytes) -> 
 
 def test_a_kept_connection_may_idle_but_its_next_header_must_be_quick() -> None:
     async def scenario() -> None:
-        settings = GatewaySettings(header_timeout=0.05, idle_timeout=5)
+        settings = GatewaySettings(header_timeout=0.5, idle_timeout=60)
         async with site(settings=settings) as here:
             reader, writer = await here.connect()
             request = REQUEST_LINE + b"\r\n"
             writer.write(request)
             await reader.readuntil(b"}")
-            await asyncio.sleep(0.15)  # idle for longer than a header may take
+            await asyncio.sleep(0.7)  # idle for longer than a header may take
             writer.write(request)
             assert await reader.readuntil(b"}")
             writer.write(request[:10])
@@ -124,10 +134,10 @@ def test_a_kept_connection_may_idle_but_its_next_header_must_be_quick() -> None:
 
 def test_the_header_timeout_does_not_touch_a_running_answer() -> None:
     async def scenario() -> None:
-        async with site(settings=GatewaySettings(header_timeout=0.05)) as here:
+        async with site(settings=GatewaySettings(header_timeout=0.5)) as here:
             asking = asyncio.create_task(here.client.post(CHAT, json=HI))
             (name,) = await here.calls(1)
-            await asyncio.wait((asking,), timeout=0.2)
+            await asyncio.wait((asking,), timeout=0.7)
             here.replica.say(name, "late")
             here.replica.finish(name)
             assert (await asking).status_code == 200
@@ -192,7 +202,7 @@ def test_security_headers_auth_02_slow_and_idle_senders_leave_others_alone() -> 
     """200 slow bodies and 300 idle connections beside a stream."""
 
     async def scenario() -> None:
-        settings = GatewaySettings(body_timeout=0.3, header_timeout=0.3)
+        settings = GatewaySettings(body_timeout=1.0, header_timeout=1.0)
         async with site(settings=settings) as here:
             asking = asyncio.create_task(here.client.post(CHAT, json=HI | {"stream": True}))
             (name,) = await here.calls(1)
@@ -204,7 +214,7 @@ def test_security_headers_auth_02_slow_and_idle_senders_leave_others_alone() -> 
             idle = [await here.connect() for _ in range(300)]
             assert (await here.client.get("/health")).status_code == 200
             for reader, _ in [*slow, *idle]:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(DEADLINE_S):
                     assert b" 408 " in await reader.readline()
             here.replica.say(name, "end")
             here.replica.finish(name)
@@ -227,13 +237,13 @@ def test_a_body_shorter_than_its_length_is_not_waited_for_for_ever() -> None:
 
 def test_security_headers_auth_02_limits_act_before_the_key_and_no_body_is_read_without() -> None:
     async def scenario() -> None:
-        async with site(settings=GatewaySettings(api_key=("sk-one",))) as here:
+        async with site(settings=GatewaySettings(api_key=("sk-one",), body_timeout=600)) as here:
             flood = post(CHAT, HI, {f"A{i}": "b" for i in range(1000)})
             assert status_of(await exchange(here, flood)) == 431
             reader, writer = await here.connect()
             endless = f"POST {CHAT} HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000000\r\n\r\n{{"
             writer.write(endless.encode())
-            async with asyncio.timeout(5):  # the time for a body is 30 s
+            async with asyncio.timeout(DEADLINE_S):
                 assert b" 401 " in await reader.readline()
             await close(writer)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import gzip
 import hashlib
 import hmac
 import json
@@ -217,7 +218,7 @@ class Provider:
     """An identity provider on loopback."""
 
     def __init__(self) -> None:
-        self.body = ALL
+        self.body: str | bytes = ALL
         self.status = "200 OK"
         self.more = ""
         self.num_asked = 0
@@ -233,7 +234,8 @@ class Provider:
         await reader.readuntil(b"\r\n\r\n")
         self.num_asked += 1
         head = f"HTTP/1.1 {self.status}\r\nContent-Length: {len(self.body)}\r\n{self.more}"
-        writer.write(f"{head}Connection: close\r\n\r\n{self.body}".encode())
+        data = self.body.encode() if isinstance(self.body, str) else self.body
+        writer.write(f"{head}Connection: close\r\n\r\n".encode() + data)
         await writer.drain()
         writer.close()
 
@@ -292,10 +294,13 @@ def test_a_token_cannot_name_the_place_of_its_key(tmp_path: Path) -> None:
         ("200 OK", "", "no json"),
         ("200 OK", "", jwks()),
         ("200 OK", "", " " * (jwt_tokens.MAX_JWKS_BYTES + 1)),
+        ("200 OK", "", '{"keys":[' + '{"a":' * 100_000),
+        ("200 OK", "", b'{"keys": [{"kid": "\xff"}]}'),
+        ("200 OK", "Content-Encoding: gzip\r\n", gzip.compress(ALL.encode())),
     ],
 )
 def test_a_provider_that_does_not_answer_well_makes_tokens_wait(
-    status: str, more: str, body: str
+    status: str, more: str, body: str | bytes
 ) -> None:
     async def scenario() -> None:
         provider = Provider()

@@ -11,6 +11,7 @@ import pytest
 from headway.core.tenancy.limits import Claim, Denied, Granted, LimitKind, Limits
 from headway.core.tenancy.memory_limits import MemoryLimits
 from headway.service.gateway.limit_settings import LimitTable, RateLimitSettings
+from tests.no_tls import NO_TLS
 from tests.unit.service.gateway.fakes import FakeReplica, run, say_hello, site
 
 
@@ -41,7 +42,7 @@ async def calling(
     table = LimitTable(RateLimitSettings(default=Limits(requests_per_minute=5)))
     store = Refuses(kind, retry_after_s)
     async with site(replica=replica, rate_limits=table, limit_store=store) as here:
-        http = httpx2.AsyncClient(event_hooks={"response": [note]})
+        http = httpx2.AsyncClient(event_hooks={"response": [note]}, verify=NO_TLS)
         url = f"http://127.0.0.1:{here.port}/v1"
         async with openai.AsyncOpenAI(api_key="sk", base_url=url, http_client=http) as client:
             yield client

@@ -60,10 +60,7 @@ def test_counts_add_up_over_every_kind_of_end_metrics_01() -> None:
                     await here.read(name)
                 await close(writer)
                 await until(lambda: here.admitter.num_in_flight == 0)
-            async with asyncio.timeout(5):
-                while (await here.outcomes()).get("cancelled") != 2:
-                    await asyncio.sleep(0.005)
-            assert await here.outcomes() == {"ok": 6, "invalid": 5, "cancelled": 2}
+            await here.counted(ok=6, invalid=5, cancelled=2)
             for name in ("inference_first_token_latency_ms", "vllm:time_to_first_token_seconds"):
                 assert await total(here, name + "_count") == 7
             assert await total(here, "inference_e2e_latency_ms_count") == 6
@@ -202,14 +199,12 @@ def test_refusals_are_counted_by_their_reason() -> None:
             for _, writer in held:
                 await close(writer)
             await until(lambda: here.admitter.num_in_flight == 0)
-            async with asyncio.timeout(5):
-                while (await here.outcomes()).get("cancelled") != 2:
-                    await asyncio.sleep(0.005)
-            assert await here.outcomes() == {
+            outcomes = {
                 Outcome.UNAUTHORIZED.value: 1,
                 Outcome.REJECTED_QUEUE_FULL.value: 1,
                 Outcome.REJECTED_SHUTTING_DOWN.value: 1,
                 Outcome.CANCELLED.value: 2,
             }
+            await here.counted(**outcomes)
 
     run(scenario())

@@ -8,9 +8,9 @@ import msgspec
 
 from headway.core.engine.settings import EngineSettings
 from headway.core.route.table import RoutesSettings
-from headway.service.gateway.assemble import ModelNeeds
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.model import ServedModel
+from headway.service.gateway.serving import ModelNeeds
 from headway.service.gateway.totals import PoolTotals
 from tests.unit.service.gateway.fakes import (
     CONTEXT,

@@ -10,7 +10,7 @@ import pytest
 from headway.core.engine.settings import EngineSettings
 from headway.service.gateway.settings import GatewaySettings
 from tests.unit.service.gateway import fakes
-from tests.unit.service.gateway.fakes import CHAT, HI, Site, close, run, site, until
+from tests.unit.service.gateway.fakes import CHAT, DEADLINE_S, HI, Site, close, run, site, until
 
 SMALL = EngineSettings(max_num_seqs=2, max_waiting_requests=8, max_waiting_tokens=400)
 
@@ -93,7 +93,7 @@ def test_refused_requests_are_never_tokenized_overload_02(monkeypatch: pytest.Mo
 
     def slow(self: Any, messages: Any, tokenizer: Any, **options: Any) -> list[int]:
         encoded.append("one")
-        assert gate.wait(10)
+        assert gate.wait(DEADLINE_S)
         return encode(self, messages, tokenizer, **options)
 
     monkeypatch.setattr(fakes.JoiningTemplate, "encode", slow)
@@ -124,7 +124,7 @@ def test_a_client_that_leaves_while_its_prompt_is_encoded_never_reaches_the_engi
 
     def slow(self: Any, messages: Any, tokenizer: Any, **options: Any) -> list[int]:
         begun.set()
-        assert gate.wait(10)
+        assert gate.wait(DEADLINE_S)
         return [5]
 
     monkeypatch.setattr(fakes.JoiningTemplate, "encode", slow)
@@ -136,9 +136,7 @@ def test_a_client_that_leaves_while_its_prompt_is_encoded_never_reaches_the_engi
             await close(writer)
             await until(lambda: here.admitter.num_in_flight == 0)
             gate.set()
-            async with asyncio.timeout(5):
-                while await here.outcomes() != {"cancelled": 1}:
-                    await asyncio.sleep(0.002)
+            await here.counted(cancelled=1)
             assert not here.replica.requests
 
     try:
@@ -158,7 +156,7 @@ def test_connections_over_the_limit_are_told_so_and_places_come_free_again() -> 
             assert body["error"]["code"] == "too_many_connections"
             for _, other in [*held, (reader, writer)]:
                 await close(other)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(DEADLINE_S):
                 while (await here.client.get("/health")).status_code != 200:
                     await asyncio.sleep(0.01)
 

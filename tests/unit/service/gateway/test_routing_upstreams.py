@@ -1,6 +1,5 @@
 """Routes over engines of ours and models behind other servers together."""
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -12,9 +11,9 @@ import pytest
 
 from headway.core.engine.settings import EngineSettings
 from headway.core.route.table import RoutesSettings
-from headway.service.gateway.assemble import ModelNeeds
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.model import ServedModel
+from headway.service.gateway.serving import ModelNeeds
 from headway.service.gateway.totals import PoolTotals
 from headway.service.upstream.settings import Modality
 from tests.unit.service.gateway.fakes import (
@@ -26,7 +25,6 @@ from tests.unit.service.gateway.fakes import (
     JoiningTemplate,
     run,
     say_hello,
-    until,
 )
 from tests.unit.service.gateway.test_routing import HARD, refusing, saying, told
 from tests.upstreams import CHAT, FakeUpstream, Front, Pen, Seen, answer, front, hello, upstream
@@ -168,40 +166,6 @@ def test_a_cascade_may_go_on_to_another_server(logprob: float, model: str) -> No
             found = await ask(here, "careful")
             assert told(found)["model"] == model
             assert text_of(found) == ("small" if model == "own" else "Hello")
-
-    run(scenario())
-
-
-@pytest.mark.spec("J6")
-@pytest.mark.parametrize("stream", [False, True])
-def test_another_server_that_is_silent_gets_the_fixed_answer_in_its_place(stream: bool) -> None:
-    async def silent(seen: Seen, pen: Pen) -> None:
-        await pen.gone()
-
-    async def scenario() -> None:
-        routes = {"degrade": {"answer": "Later.", "answer_after_s": 0.05}}
-        async with upstream(silent) as theirs, both(theirs, answering(), routes) as here:
-            found = await ask(here, "m", stream=stream)
-            assert found.status_code == 200
-            assert "Later." in found.text
-            assert told(found)["degraded"] == "answer"
-            assert await here.in_flight() == 0
-
-    run(scenario())
-
-
-def test_what_only_the_other_server_understands_gets_no_fixed_answer() -> None:
-    async def late(seen: Seen, pen: Pen) -> None:
-        loop = asyncio.get_running_loop()
-        began = loop.time()  # the clock that the limit goes by
-        await until(lambda: loop.time() > began + 0.1)
-        await pen.answer(200, answer("At last"))
-
-    async def scenario() -> None:
-        routes = {"degrade": {"answer": "Later.", "answer_after_s": 0.05}}
-        async with upstream(late) as theirs, both(theirs, answering(), routes) as here:
-            tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
-            assert text_of(await ask(here, "m", tools=tools)) == "At last"
 
     run(scenario())
 

@@ -12,6 +12,7 @@ from headway.service.gateway.settings import GatewaySettings
 from tests.unit.service.gateway.fakes import (
     CHAT,
     COMPLETIONS,
+    DEADLINE_S,
     HI,
     FakeReplica,
     close,
@@ -24,7 +25,7 @@ STREAMED = HI | {"stream": True}
 
 
 async def read_until(reader: asyncio.StreamReader, mark: bytes) -> bytes:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_S):
         return await reader.readuntil(mark)
 
 

@@ -8,6 +8,7 @@ import pytest
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.upstream.settings import Modality
 from tests.unit.service.gateway.fakes import (
+    DEADLINE_S,
     close,
     post,
     run,
@@ -95,7 +96,7 @@ def test_security_headers_auth_01_ambiguous_framing_never_reaches_the_upstream(h
             smuggled = post(CHAT, HI, {})
             writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: h\r\n{head}\r\n\r\n".encode())
             writer.write(b"0\r\n\r\n" + smuggled)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(DEADLINE_S):
                 told = await reader.read()  # to its end: the connection is closed
             assert told.startswith(b"HTTP/1.1 400")
             assert len(re.findall(rb"HTTP/1.1 \d", told)) == 1

@@ -214,7 +214,7 @@ def test_limits_of_the_operator_are_described() -> None:
 
 
 def test_the_page_names_every_endpoint_and_loads_nothing_from_elsewhere() -> None:
-    page = docs_page("<1>").decode()
+    page = docs_page("<1>", openapi("<1>")).decode()
     assert all(f"{e.method.upper()} {e.path}" in page for e in ENDPOINTS)
     assert "temperature" in page
     assert "&lt;1&gt;" in page

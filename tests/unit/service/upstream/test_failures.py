@@ -104,3 +104,17 @@ def test_any_other_status_is_a_failure_that_another_replica_may_not_have(status:
 
 def test_a_gateway_of_theirs_that_waited_too_long_is_a_timeout() -> None:
     assert isinstance(refused(504).error, UpstreamTimeout)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "This model's maximum context length is 64 tokens. However, you requested 90.",
+        "The input (90 tokens) is longer than the model's context length (64 tokens).",
+        "request (90 tokens) exceeds the available context size (64 tokens), try increasing it",
+    ],
+)
+def test_every_server_s_words_for_a_prompt_that_is_too_long_become_one_code(message: str) -> None:
+    found = refused(400, {"error": {"message": message, "code": 400}})
+    assert isinstance(found.error, PromptTooLong)
+    assert not found.is_failure

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from headway.core.base.errors import QueueFull, ReplicaNotReady
+from headway.core.route.upstream_line import Newcomer
 from headway.service.observe.clock import SystemClock
 from headway.service.upstream.pool import UpstreamPool, Wish
 from headway.service.upstream.settings import UpstreamSettings
@@ -26,7 +27,7 @@ def pooled(scenario: Callable[[UpstreamPool], Awaitable[None]], **fields: Any) -
 
 
 async def take(pool: UpstreamPool, slo_class: int = 1) -> Any:
-    lease = await pool.lease(Wish(slo_class=slo_class), ())
+    lease = await pool.lease(Wish(who=Newcomer(slo_class=slo_class)), ())
     lease.__enter__()
     return lease
 

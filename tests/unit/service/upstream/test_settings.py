@@ -114,3 +114,17 @@ def test_a_key_that_cannot_be_sent_is_refused_and_never_shown(key: str) -> None:
 def test_a_key_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting, match=r"upstream\.api_key_file: .* cannot be read"):
         read_key(made(api_key_file=str(tmp_path / "none")), ())
+
+
+@pytest.mark.parametrize("kind", [Kind.OPENAI, Kind.LLAMACPP, Kind.HEADWAY])
+def test_priorities_need_a_server_that_knows_them(kind: Kind) -> None:
+    made = UpstreamSettings(name="m", url="http://a", kind=kind, priority=True)
+    with pytest.raises(InvalidSetting, match=r"upstream\.priority: needs kind sglang or vllm"):
+        check(made)
+
+
+def test_whether_answers_can_be_scored_is_known_by_the_kind_unless_it_is_said() -> None:
+    known = {kind: UpstreamSettings(kind=kind).has_logprobs for kind in Kind}
+    assert [kind for kind, has in known.items() if not has] == [Kind.OPENAI]
+    assert UpstreamSettings(kind=Kind.OPENAI, logprobs=True).has_logprobs
+    assert not UpstreamSettings(kind=Kind.VLLM, logprobs=False).has_logprobs
