@@ -34,6 +34,11 @@ class Kept(NamedTuple):
         return {each.id for each in self.records.page(RecordQuery(limit=100)).records}
 
 
+def erase(kept: Kept, author: Author) -> dict[str, int]:
+    """Everything of acme's."""
+    return kept.accounts.edit(lambda book: administer.erase_tenant(book, "acme", author))
+
+
 @pytest.fixture(params=["memory", "embedded", "sqlite", "postgres"])
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
     """With nothing in it."""
@@ -59,7 +64,7 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
 def test_a_request_that_had_begun_is_not_recorded_after_its_tenant_was_erased(kept: Kept) -> None:
     kept.accounts.edit(lambda book: administer.create_tenant(book, "acme", TenantChange(), AUTHOR))
     kept.records.add([record("done", began=NOON - 60), record("beta", tenant="beta")])
-    rows = kept.accounts.edit(lambda book: administer.erase_tenant(book, "acme", AUTHOR))
+    rows = erase(kept, AUTHOR)
     assert rows == {"requests": 1, "audit": 1, "tenant_keys": 0, "tenants": 1}
     assert kept.ids() == {"beta"}
     kept.records.add(
@@ -76,7 +81,7 @@ def test_an_export_has_the_records_and_the_note_of_an_erasure_nothing_of_them(ke
     kept.records.add([record("mine"), record("beta", tenant="beta")])
     tables = kept.accounts.edit(lambda book: administer.export_tenant(book, "acme", AUTHOR))
     assert [row["id"] for row in tables["requests"]] == ["mine"]
-    kept.accounts.edit(lambda book: administer.erase_tenant(book, "acme", AUTHOR))
+    erase(kept, AUTHOR)
     (note,) = kept.accounts.read(lambda book: book.audit(AuditQuery()))
     assert (note.action, note.tenant, note.subject, note.before) == (
         "tenant.erase",
@@ -91,7 +96,6 @@ def test_a_name_that_is_erased_again_goes_by_the_latest_time(kept: Kept) -> None
     for at in (NOON, NOON + 100):
         kept.now[0] = at
         kept.records.add([record(f"r{at}", began=at + 1)])
-        author = Author("cli:me", at)
-        kept.accounts.edit(lambda book, by=author: administer.erase_tenant(book, "acme", by))
+        erase(kept, Author("cli:me", at))
     kept.records.add([record("between", began=NOON + 50), record("after", began=NOON + 101)])
     assert kept.ids() == {"after"}
