@@ -69,7 +69,7 @@ SERVER_OPTIONS: tuple[Option, ...] = (
         whole(1, 36500),
         "Age at which records of requests are deleted from the database",
         unit="days",
-        default="none: they are kept",
+        default="none: they are kept; 90 in the default folder",
         target="retention_days",
     ),
     Option(

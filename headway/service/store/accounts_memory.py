@@ -50,7 +50,7 @@ class _MemoryBook:
         copy._revision = self._revision + 1
         copy._tenants = dict(self._tenants)
         copy._keys = dict(self._keys)
-        copy._audit = self._audit[-MAX_ENTRIES:]
+        copy._audit = self._audit[:]
         copy._num_noted = self._num_noted
         return copy
 
@@ -84,6 +84,7 @@ class _MemoryBook:
     def note(self, entry: AuditEntry) -> None:
         self._num_noted += 1
         self._audit.append(msgspec.structs.replace(entry, id=self._num_noted))
+        del self._audit[:-MAX_ENTRIES]
 
     def audit(self, query: AuditQuery) -> Sequence[AuditEntry]:
         found = [
