@@ -26,7 +26,7 @@ from headway.service.store.drain import Records
 from headway.service.store.embedded import EmbeddedAccounts, EmbeddedFile, EmbeddedUsage
 from headway.service.store.ledger_settings import LedgerSettings, spool_of
 from headway.service.store.ledger_settings import check as check_ledger
-from headway.service.store.settings import default_folder, url_of
+from headway.service.store.settings import FILE, default_folder, path_of, url_of
 from headway.service.store.usage_memory import MemoryUsage
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Stores(NamedTuple):
 
     database: "Database | None" = None
     thread: "DatabaseThread | None" = None  # for calls of /admin and the polling of accounts
-    embedded: EmbeddedFile | None = None  # where nobody chose a database
+    embedded: EmbeddedFile | None = None  # an SQLite file, in place of both
     accounts: AccountStore | None = None
     recent: MemoryUsage | None = None  # records, where they are kept nowhere else
 
@@ -60,15 +60,13 @@ class Stores(NamedTuple):
 def open_stores(settings: Settings) -> Stores:
     """Open what is configured; raises StartError.
 
-    A server imports SQLAlchemy if it was given a database, or if one that it was not given turns
-    out to have tenants in it.
+    A server imports SQLAlchemy for PostgreSQL, and for a file that turns out to have tenants in it.
     """
     if settings.store.is_default:
         folder = default_folder()
         reason = unfit(folder)
         if reason is None:
-            file = EmbeddedFile(folder)
-            return Stores(embedded=file, accounts=EmbeddedAccounts(file))
+            return _embedded(EmbeddedFile(folder / FILE))
         _nothing_is_kept(reason)
     url = None if settings.store.is_default else url_of(settings.store)
     if url is None:
@@ -76,7 +74,16 @@ def open_stores(settings: Settings) -> Stores:
             return Stores()
         recent = MemoryUsage()
         return Stores(accounts=MemoryAccounts(recent), recent=recent)
-    return open_database_of(url)
+    path = path_of(url)
+    if path is None:
+        return open_database_of(url)
+    file = EmbeddedFile(path)
+    file.prepare()
+    return _embedded(file)
+
+
+def _embedded(file: EmbeddedFile) -> Stores:
+    return Stores(embedded=file, accounts=EmbeddedAccounts(file))
 
 
 def open_database_of(url: str) -> Stores:
@@ -108,6 +115,8 @@ def keeper_of(
         return open_ledger(settings.ledger, store, root, name, pricing, on_lost)
     if stores.embedded is not None:
         store = EmbeddedUsage(stores.embedded)
+        if not settings.store.is_default:
+            return open_ledger(settings.ledger, store, root, name, pricing, on_lost)
         try:
             return open_ledger(_bounded(settings.ledger), store, root, name, pricing, on_lost)
         except StartError as error:  # as by a full disk, which nobody asked us to write to

@@ -32,7 +32,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AccountSto
         yield MemoryAccounts()
         return
     if request.param == "embedded":
-        file = EmbeddedFile(tmp_path)
+        file = EmbeddedFile(tmp_path / "headway.db")
         yield EmbeddedAccounts(file)
         file.close()
         return

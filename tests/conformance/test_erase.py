@@ -48,7 +48,7 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
         yield Kept(MemoryAccounts(records), records, now)
         return
     if request.param == "embedded":
-        files = EmbeddedFile(tmp_path), EmbeddedFile(tmp_path)
+        files = EmbeddedFile(tmp_path / "headway.db"), EmbeddedFile(tmp_path / "headway.db")
         yield Kept(EmbeddedAccounts(files[0]), EmbeddedUsage(files[1]), now)
         for file in files:
             file.close()

@@ -23,7 +23,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Records]:
         yield MemoryUsage()
         return
     if request.param == "embedded":
-        file = EmbeddedFile(tmp_path)
+        file = EmbeddedFile(tmp_path / "headway.db")
         yield EmbeddedUsage(file)
         file.close()
         return

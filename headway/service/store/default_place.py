@@ -1,8 +1,10 @@
 """Whether the user's own data folder is one to keep things in without being asked to."""
 
 import os
+import re
 from pathlib import Path
 
+ESCAPED = re.compile(r"\\([0-7]{3})")  # spaces and the like in a path
 MOUNTS = Path("/proc/self/mountinfo")
 # Locks of these may outlive a process, or not reach other hosts; SQLite's log needs shared memory.
 NETWORKED = frozenset(
@@ -39,7 +41,7 @@ def file_system_of(path: Path, mounts: Path = MOUNTS) -> str:
         words = before.split()
         if len(words) < 5 or not after:
             continue
-        place = Path(words[4].encode().decode("unicode_escape"))
+        place = Path(ESCAPED.sub(lambda found: chr(int(found[1], 8)), words[4]))
         # The later one of two at the same place is on top.
         if len(place.parts) >= depth and path.is_relative_to(place):
             found, depth = after.split()[0], len(place.parts)

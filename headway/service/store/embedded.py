@@ -1,4 +1,4 @@
-"""The embedded default: an SQLite file that costs a server nearly nothing until it is asked.
+"""An SQLite file that costs a server nearly nothing until it is asked: the embedded default.
 
 Records are written, and it is watched for tenants, with the standard library's driver alone.
 SQLAlchemy (24 MB) is imported when the first question comes, or the first tenant: a server that
@@ -22,7 +22,6 @@ from headway.core.messages.usage import RecordPage, RecordQuery, UsageQuery, Usa
 from headway.core.tenancy.administer import ERASED
 from headway.core.tenancy.book import AccountStore, Book
 from headway.service.store.accounts_memory import MemoryAccounts
-from headway.service.store.settings import FILE
 from headway.service.store.usage_rows import row_of
 
 if TYPE_CHECKING:
@@ -50,16 +49,30 @@ EXPIRE = (
 )
 
 
-class EmbeddedFile:
-    """headway.db in a folder; usable from any thread, and from several processes at once."""
+class _NotMade(Exception):
+    """The schema could not be brought up to date; says why."""
 
-    def __init__(self, folder: Path, make: Sequence[str] = MAKE) -> None:
+
+class EmbeddedFile:
+    """One file; usable from any thread, and from several processes at once."""
+
+    def __init__(self, path: Path, make: Sequence[str] = MAKE) -> None:
         """`make` is the command that brings the schema of the URL behind it up to date."""
-        self.path = folder / FILE
+        self.path = path.absolute()
         self._make = make
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None  # once the schema is the newest
         self._database: Database | None = None
+
+    def prepare(self) -> None:
+        """Make it now, or see that it can be used; raises StartError."""
+        with self._lock:
+            try:
+                self._connection = self._connection or self._opened()
+            except _NotMade as error:
+                raise StartError(str(error)) from error
+            except sqlite3.Error as error:
+                raise StartError(f"database {self.path}: cannot be opened: {error}") from error
 
     def revision(self) -> int:
         """Of its tenants and keys; 0 as long as nobody set any up. Raises StoreUnavailable."""
@@ -118,9 +131,9 @@ class EmbeddedFile:
                     [*self._make, url], capture_output=True, text=True, timeout=MAKE_S, check=False
                 )
             except (OSError, subprocess.TimeoutExpired) as error:
-                raise _unavailable(self.path, str(error)) from error
+                raise _NotMade(f"database {self.path}: cannot be made: {error}") from error
             if made.returncode != 0:
-                raise _unavailable(self.path, " ".join(made.stderr.split())[-500:])
+                raise _NotMade(" ".join(made.stderr.split())[-500:])
         connection = sqlite3.connect(
             self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
         )
@@ -229,7 +242,7 @@ def _told(path: Path) -> Iterator[None]:
         yield
     except (sqlite3.DataError, sqlite3.IntegrityError):
         raise
-    except sqlite3.Error as error:
+    except (sqlite3.Error, _NotMade) as error:
         raise _unavailable(path, str(error)) from error
 
 

@@ -7,11 +7,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from headway.core.base.errors import InvalidSetting
-from headway.service.store.settings import StoreSettings, default_folder, folder_of
+from headway.service.store.settings import SQLITE, StoreSettings, default_folder, folder_of
 
 LEAST_SPOOL_BYTES = 1024 * 1024
 FOLDER = "spool"
-SQLITE = "sqlite:///"
 
 
 class LedgerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -8,6 +8,7 @@ import platformdirs
 from headway.core.base.errors import InvalidSetting
 
 FILE = "headway.db"
+SQLITE = "sqlite:///"
 NOTHING = "none"  # in place of a folder: nothing is kept
 
 
@@ -35,6 +36,12 @@ def folder_of(settings: StoreSettings) -> Path | None:
     return None if settings.data_dir == NOTHING else Path(settings.data_dir).expanduser().absolute()
 
 
+def path_of(url: str) -> Path | None:
+    """The file of an SQLite URL without options; None for every other URL."""
+    path = url.removeprefix(SQLITE)
+    return None if path == url or not path or path == ":memory:" or "?" in url else Path(path)
+
+
 def url_of(settings: StoreSettings) -> str | None:
     """URL of the database, or None where there is to be none; raises InvalidSetting."""
     if settings.database_url is not None:
@@ -46,4 +53,4 @@ def url_of(settings: StoreSettings) -> str | None:
         raise InvalidSetting("--data-dir", "is needed: this user has no home folder")
     if "?" in str(folder):  # it would begin the URL's options
         raise InvalidSetting("--data-dir", f"must not have a ? in its path, got {folder}")
-    return f"sqlite:///{folder / FILE}"
+    return f"{SQLITE}{folder / FILE}"

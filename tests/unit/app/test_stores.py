@@ -58,6 +58,23 @@ def test_a_retention_that_was_chosen_counts(home: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_folder_that_was_chosen_is_made_at_once_and_kept_for_ever(
+    home: Path, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        given = settings(str(tmp_path / "mine"))
+        stores = open_stores(given)
+        assert (tmp_path / "mine" / "headway.db").exists()
+        keeper = keeper_of(given, stores, "g", PriceTable({}))
+        assert isinstance(keeper, SpoolLedger)
+        assert keeper._drain._needs.retention_days is None
+        await keeper.close()
+        stores.close()
+
+    asyncio.run(scenario())
+    assert not home.exists()
+
+
 def test_none_keeps_nothing_or_with_an_admin_key_the_latest_in_memory(home: Path) -> None:
     off = settings("none")
     assert open_stores(off) == (None, None, None, None, None)

@@ -24,7 +24,7 @@ from headway.service.store.database import (
     open_database,
     shown_url,
 )
-from headway.service.store.settings import StoreSettings, default_folder, url_of
+from headway.service.store.settings import StoreSettings, default_folder, path_of, url_of
 from headway.service.store.tenant_data import TENANT_TABLES
 from headway.service.store.usage import SqlUsage
 from tests.unit.service.store.records import record
@@ -300,3 +300,6 @@ def test_the_url_comes_from_the_settings(tmp_path: Path) -> None:
     assert url_of(StoreSettings(data_dir=str(tmp_path), database_url=given)) == given
     with pytest.raises(StartError, match="--data-dir"):
         url_of(StoreSettings(data_dir="/a?b"))
+    assert path_of(file_url(tmp_path / "x.db")) == tmp_path / "x.db"
+    for other in ("sqlite:///x.db?timeout=3", "sqlite://", "sqlite:///:memory:", given):
+        assert path_of(other) is None

@@ -19,7 +19,7 @@ broken line
 @pytest.fixture
 def mounts(tmp_path: Path) -> Path:
     path = tmp_path / "mountinfo"
-    path.write_text(MOUNTS.replace("\\\\", "\\"))
+    path.write_text(MOUNTS)
     return path
 
 

@@ -9,7 +9,7 @@ import pytest
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
-from headway.core.base.errors import StoreUnavailable
+from headway.core.base.errors import StartError, StoreUnavailable
 from headway.core.tenancy import administer
 from headway.core.tenancy.administer import Author, TenantChange
 from headway.service.store import embedded, usage_rows
@@ -27,7 +27,7 @@ from headway.app import gateway  # all that a server imports
 from headway.service.store.embedded import EmbeddedAccounts, EmbeddedFile, EmbeddedUsage
 from tests.unit.service.store.records import record
 
-file = EmbeddedFile(Path(sys.argv[1]))
+file = EmbeddedFile(Path(sys.argv[1]) / "headway.db")
 usage = EmbeddedUsage(file)
 sys.stdin.read(1)  # all begin together
 usage.add([record(sys.argv[2])])
@@ -72,7 +72,7 @@ def test_what_is_said_of_the_schema_is_what_the_migrations_make() -> None:
 
 
 def test_a_tenant_that_another_process_makes_is_seen(tmp_path: Path) -> None:
-    file = EmbeddedFile(tmp_path)
+    file = EmbeddedFile(tmp_path / "headway.db")
     accounts = EmbeddedAccounts(file)
     assert accounts.read(lambda book: book.revision()) == 0
     assert not list(tmp_path.iterdir())  # looking makes nothing
@@ -87,7 +87,7 @@ def test_a_tenant_that_another_process_makes_is_seen(tmp_path: Path) -> None:
 
 
 def test_a_file_that_was_removed_is_made_again(tmp_path: Path) -> None:
-    file = EmbeddedFile(tmp_path)
+    file = EmbeddedFile(tmp_path / "headway.db")
     usage = EmbeddedUsage(file)
     usage.add([record("one")])
     for path in tmp_path.iterdir():
@@ -101,35 +101,42 @@ def test_a_file_that_was_removed_is_made_again(tmp_path: Path) -> None:
 def test_a_schema_that_cannot_be_made_is_a_store_that_is_away(
     tmp_path: Path, make: tuple[str, ...]
 ) -> None:
+    file = EmbeddedFile(tmp_path / "headway.db", make)
     with pytest.raises(StoreUnavailable):
-        EmbeddedUsage(EmbeddedFile(tmp_path, make)).add([record()])
+        EmbeddedUsage(file).add([record()])
+    with pytest.raises(StartError):
+        file.prepare()
 
 
 def test_a_file_that_is_no_database_is_away_for_records_and_for_tenants(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "headway.db").write_bytes(b"not a database at all" * 100)
-    file = EmbeddedFile(tmp_path)
+    file = EmbeddedFile(tmp_path / "headway.db")
     with pytest.raises(StoreUnavailable):
         EmbeddedUsage(file).add([record()])
     with pytest.raises(StoreUnavailable):  # a server must not open itself to everybody for it
         EmbeddedAccounts(file).read(lambda book: book.revision())
     with pytest.raises(StoreUnavailable):
         EmbeddedUsage(file).find("r1")
+    with pytest.raises(StartError, match=r"headway\.db"):
+        file.prepare()
     assert "not a database" in str([vars(each).get("reason") for each in caplog.records])
 
 
 def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
-    file = EmbeddedFile(tmp_path)
+    file = EmbeddedFile(tmp_path / "headway.db")
     EmbeddedUsage(file).add([record()])
     file.write(lambda connection: connection.execute("UPDATE alembic_version SET version_num='9'"))
     with pytest.raises(StoreUnavailable):
-        EmbeddedUsage(EmbeddedFile(tmp_path)).add([record("r2")])
+        EmbeddedUsage(EmbeddedFile(tmp_path / "headway.db")).add([record("r2")])
+    with pytest.raises(StartError, match="newer Headway"):
+        EmbeddedFile(tmp_path / "headway.db").prepare()
     file.close()
 
 
 def test_a_record_that_cannot_be_kept_is_refused_by_itself(tmp_path: Path) -> None:
-    file = EmbeddedFile(tmp_path)
+    file = EmbeddedFile(tmp_path / "headway.db")
     usage = EmbeddedUsage(file)
     for wrong in (record("big", cost=2**70), record("none", prompt_tokens=None)):
         with pytest.raises(ValueError, match="refused"):
