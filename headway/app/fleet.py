@@ -14,7 +14,7 @@ from headway.core.base.errors import InvalidSetting, StartError
 from headway.core.base.model_card import ModelCard
 from headway.core.base.units import blocks_for
 from headway.core.engine.settings import AUTO, DEFAULT_MEMORY_SHARE, check
-from headway.core.fleet.budget import Need, divide
+from headway.core.fleet.budget import DeviceShare, Need, divide, share_device
 from headway.service.loaders.gguf_header import TensorEntry
 from headway.service.loaders.model_files import ModelFile, SamplingDefaults
 from headway.service.upstream.settings import UpstreamSettings
@@ -39,6 +39,7 @@ class OpenedModel:
         self.weight_bytes = weight_bytes(model_file, settings)
         is_own = settings.generation_config == AUTO
         self.sampling = model_file.sampling if is_own else SamplingDefaults()
+        self.device_share = DeviceShare()  # see `fitted`
         self._model_file: ModelFile | None = model_file
 
     @property
@@ -54,7 +55,8 @@ class OpenedModel:
 
     def spec(self) -> ReplicaSpec:
         """What its engine's process has to know."""
-        return replica_spec(self.settings, self.card)
+        made = replica_spec(self.settings, self.card)
+        return msgspec.structs.replace(made, device_share=self.device_share)
 
     def take_model_file(self) -> ModelFile:
         """The file, once: its vocabulary, megabytes of text, is let go with it."""
@@ -115,9 +117,11 @@ def fitted(models: Sequence[OpenedModel], free: int | None) -> None:
 
     free  bytes that this machine could give; None: unknown, and nothing is checked
 
-    A single engine decides for itself once its weights are loaded; models on GPUs do not count.
+    A single engine decides for itself once its weights are loaded. What a GPU has only an engine
+    there can ask: each is told what it has to leave to the others.
     Raises InvalidSetting and NotEnoughMemory.
     """
+    _share_device([model for model in models if model.settings.executor.device != "cpu"])
     here = [model for model in models if model.settings.executor.device == "cpu"]
     count = sum(model.settings.pool.replicas for model in models)
     if count < 2 or not here or free is None:
@@ -127,6 +131,19 @@ def fitted(models: Sequence[OpenedModel], free: int | None) -> None:
     ):
         engine = msgspec.structs.replace(model.settings.engine, kv_cache_memory_bytes=kv_bytes)
         model.settings = msgspec.structs.replace(model.settings, engine=engine)
+
+
+def _share_device(models: Sequence[OpenedModel]) -> None:
+    needs = [
+        (
+            model.settings.pool.replicas,
+            model.weight_bytes,
+            model.settings.engine.kv_cache_memory_bytes,
+        )
+        for model in models
+    ]
+    for model, share in zip(models, share_device(needs), strict=True):
+        model.device_share = share
 
 
 def weight_bytes(model_file: ModelFile, settings: Settings) -> int:

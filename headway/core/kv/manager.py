@@ -229,7 +229,8 @@ class KvManager:
     def fork(self, parent: BlockTable, num_tokens: int) -> BlockTable:
         """A table that shares the parent's blocks for its first `num_tokens` computed tokens.
 
-        The last of them may be partly filled: whoever writes to it first gets a copy.
+        The last of them may be partly filled: whoever writes to it first gets a copy. No copy
+        of the parent's may be left to do: all copies of a plan are done at once.
         """
         table = BlockTable(self.grid.take_row(), parent.root)
         shared = parent.blocks[: blocks_for(num_tokens, self.block_size)]

@@ -1,10 +1,12 @@
 """The mailbox of a request that outlives its replica: no gap, no repeat, one end."""
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import msgspec
 
 from headway.core.base.errors import ReplicaLost
+from headway.core.base.units import Seconds
 from headway.core.messages.path import (
     Emitted,
     EngineRequest,
@@ -45,6 +47,32 @@ class Elsewhere(Protocol):
         ...
 
 
+class _Times:
+    """When things happened to a request, by one clock however many replicas it has seen."""
+
+    def __init__(self, now: Callable[[], Seconds]) -> None:
+        self._now = now
+        self._began = now()
+        self._started: Seconds | None = None
+        self._first: Seconds | None = None
+
+    def saw(self, event: Started | Tokens) -> None:
+        """Its reader gets this."""
+        if self._started is None:
+            self._started = self._now()
+        if self._first is None and isinstance(event, Tokens):
+            self._first = self._now()
+
+    def over_all(self, usage: Usage) -> Usage:
+        """The same with the times from its arrival to now; the last replica knows its own only."""
+        now = self._now()
+        started = now if self._started is None else self._started
+        first = now if self._first is None else self._first
+        return msgspec.structs.replace(
+            usage, queue_s=started - self._began, prefill_s=first - started, decode_s=now - first
+        )
+
+
 class LastingMailbox:
     """Reads the mailbox at one replica after the other.
 
@@ -54,8 +82,14 @@ class LastingMailbox:
     """
 
     def __init__(
-        self, request: EngineRequest, first: Attempt, tries: Tries, elsewhere: Elsewhere
+        self,
+        request: EngineRequest,
+        first: Attempt,
+        tries: Tries,
+        elsewhere: Elsewhere,
+        now: Callable[[], Seconds],
     ) -> None:
+        """now  of the clock that its times go by, if it moves"""
         self.request = request
         self.attempt = first
         self.tries = tries
@@ -65,6 +99,7 @@ class LastingMailbox:
         self._tokens: list[list[int]] = [[] for _ in range(request.num_choices)]
         self._reasons: list[FinishReason | None] = [None] * request.num_choices
         self._started: Started | None = None
+        self._times = _Times(now)
 
     @property
     def replica(self) -> str:
@@ -120,6 +155,7 @@ class LastingMailbox:
 
     def _take(self, event: Started | Tokens) -> Event | None:
         """Note what the reader is given now; None: it has that already."""
+        self._times.saw(event)
         if isinstance(event, Started):
             if self._started is not None:
                 return None
@@ -135,6 +171,8 @@ class LastingMailbox:
     def _end(self, event: Finished) -> Finished:
         self._elsewhere.closed(self.request.id)
         usage = event.usage
+        if self.failovers:
+            usage = self._times.over_all(usage)
         if self._started is not None and self.failovers:
             usage = msgspec.structs.replace(usage, cached_tokens=self._started.cached_tokens)
         return msgspec.structs.replace(

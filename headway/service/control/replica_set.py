@@ -157,7 +157,8 @@ class ReplicaSet:
         """Send a request to the replica that its router chooses; raises ReplicaNotReady."""
         self._router.budget.came(self._clock.now())
         attempt = self._send(request)
-        box = LastingMailbox(request, attempt, Tries(self._router.budget), self)
+        tries = Tries(self._router.budget)
+        box = LastingMailbox(request, attempt, tries, self, self._clock.now)
         self._boxes[request.id] = box
         return box
 

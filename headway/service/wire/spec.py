@@ -7,6 +7,7 @@ import msgspec
 from headway.core.base.errors import BadFrame
 from headway.core.base.model_card import ModelCard
 from headway.core.engine.settings import EngineSettings
+from headway.core.fleet.budget import DeviceShare
 from headway.service.wire.codec import MAX_FRAME_BYTES, VERSION
 
 LENGTH_BYTES = 4
@@ -33,6 +34,7 @@ class ReplicaSpec(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_dtype: str = "auto"
     depth: int = 0  # steps in flight beside the one being committed, 0 or 1
     check_when_idle: bool = False  # run the engine's own consistency check: for debugging
+    device_share: DeviceShare = DeviceShare()  # what it leaves to other engines on its accelerator
     replica: str = ""  # which of its pool's replicas it is, for the log; "" for the only one
     log_level: str = "info"
     log_json: bool = False

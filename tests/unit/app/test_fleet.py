@@ -7,6 +7,7 @@ import pytest
 from headway.app.fleet import OpenedModel, check_names, fitted, opened, weight_bytes
 from headway.app.settings import merge_models, threads_of
 from headway.core.base.errors import InvalidSetting, NotEnoughMemory, StartError
+from headway.core.fleet.budget import DEVICE_PROCESS_BYTES, DeviceShare
 from headway.service.loaders.gguf_header import TensorEntry
 from headway.service.loaders.model_files import ModelFile, open_model
 from tests.unit.service.loaders.samples import tiny
@@ -140,3 +141,23 @@ def test_weights_are_counted_as_the_engine_will_hold_them(
     (settings,) = merge_models({"model": [f"x,{entry}"]}, {}, None)
     found = weight_bytes(file._replace(tensors=(matrix,)), settings)
     assert found == values * bytes_per_value
+
+
+def test_engines_on_a_gpu_are_told_what_to_leave_to_each_other(file: ModelFile) -> None:
+    (one,) = models(file, "device=cuda")
+    fitted([one], 2 * GIB)
+    assert one.spec().device_share == DeviceShare()
+    here, many, sized = models(
+        file,
+        "served-model-name=a",
+        "served-model-name=b,device=cuda,replicas=3",
+        "served-model-name=c,device=cuda,kv-cache-memory-bytes=1M",
+    )
+    fitted([here, many, sized], 2 * GIB)
+    assert here.spec().device_share == DeviceShare()
+    assert many.spec().device_share.sharers == 3
+    assert sized.spec().device_share.sharers == 1
+    weights = many.weight_bytes + DEVICE_PROCESS_BYTES
+    assert sized.spec().device_share.taken == 3 * weights
+    assert many.spec().device_share.taken == 3 * weights + 2**20
+    assert many.settings.engine.kv_cache_memory_bytes is None

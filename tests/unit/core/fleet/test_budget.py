@@ -1,6 +1,7 @@
 """The sum of what several models take, and what is told when it is too much."""
 
 import re
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,15 @@ from hypothesis import strategies as st
 
 from headway.core.base.errors import InvalidSetting, NotEnoughMemory
 from headway.core.base.units import blocks_for
-from headway.core.fleet.budget import GIB, MIB, PROCESS_BYTES, Need, divide
+from headway.core.fleet.budget import (
+    DEVICE_PROCESS_BYTES,
+    GIB,
+    MIB,
+    PROCESS_BYTES,
+    Need,
+    divide,
+    share_device,
+)
 
 KIB = 1024
 BLOCK = 16 * 64 * KIB  # bytes of a block of 16 tokens
@@ -150,3 +159,44 @@ def test_what_is_granted_always_fits_and_what_is_refused_never_does(
     for each, part in zip(needs, granted, strict=True):
         assert part >= blocks_for(each.context, each.block_size) * each.kv_block
         assert part == each.kv_asked if each.kv_asked is not None else part <= each.kv_most
+
+
+def loaded(shares: Sequence[tuple[int, int, int | None]], total: int, order: Sequence[int]) -> int:
+    """Bytes that are free once all engines have loaded, one after the other in some order.
+
+    shares  replicas, weights, KV bytes as set, of each model; the others take what they may
+    """
+    told, free = share_device(shares), total
+    for index in order:
+        _, weights, asked = shares[index]
+        free -= weights + DEVICE_PROCESS_BYTES
+        room = told[index].room(total, free, weights)
+        assert asked is None or asked <= room
+        free -= room if asked is None else asked
+    return free
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 8])
+def test_replicas_on_one_gpu_leave_room_for_each_other_whoever_loads_first(replicas: int) -> None:
+    one = (replicas, 2 * GIB, None)
+    assert 0 <= loaded([one], 80 * GIB, [0] * replicas) < replicas
+    (share,) = share_device([one])
+    rooms = {share.room(80 * GIB, free, 2 * GIB) for free in (70 * GIB, 40 * GIB)}
+    assert len(rooms) == 1  # also while the others have not loaded yet
+
+
+def test_models_on_one_gpu_share_what_those_with_a_size_of_their_own_leave() -> None:
+    shares = [(1, 10 * GIB, 20 * GIB), (2, 4 * GIB, None)]
+    for order in ([0, 1, 1], [1, 0, 1], [1, 1, 0]):
+        assert 0 <= loaded(shares, 80 * GIB, order) < 2
+    first, _ = share_device(shares)
+    most = first.room(80 * GIB, 80 * GIB, 10 * GIB)
+    assert most == 80 * GIB - 18 * GIB - 3 * DEVICE_PROCESS_BYTES
+
+
+def test_what_does_not_fit_beside_the_others_gets_nothing_and_one_alone_all_that_is_free() -> None:
+    (share,) = share_device([(4, 30 * GIB, None)])
+    assert share.room(80 * GIB, 50 * GIB, 30 * GIB) == 0
+    (alone,) = share_device([(1, 30 * GIB, None)])
+    assert alone.room(80 * GIB, 50 * GIB, 30 * GIB) == 50 * GIB
+    assert share_device([]) == ()

@@ -498,3 +498,42 @@ def test_gateway_health_03_counters_of_running_requests_come_down() -> None:
         assert all(member.work_s == 0.0 for member in view.members)
 
     run(test())
+
+
+def test_the_times_of_a_moved_request_are_those_at_all_of_its_replicas_together() -> None:
+    async def test() -> None:
+        site = await Site(2).ready()
+        asked = request("r", range(9), sampling=msgspec.structs.replace(SAMPLED, max_tokens=20))
+        began = site.clock.now()
+        reader = site.read(asked)
+        await site.tokens(reader, 1)
+        first = site.clock.now()
+        await site.tokens(reader, 5)
+        site.clock.advance(3.0)  # it is found dead that late
+        site.working_on(reader).kill()
+        await site.until(reader.task.done)
+        usage, ended = reader.end.usage, site.clock.now()
+        assert reader.end.failovers == 1
+        assert usage.queue_s + usage.prefill_s == pytest.approx(first - began, abs=0.011)
+        assert usage.decode_s == pytest.approx(ended - first, abs=0.011)
+        assert usage.decode_s > 3.0
+        await site.set.stop()
+
+    run(test())
+
+
+def test_a_request_that_was_lost_before_it_began_has_waited_all_the_time() -> None:
+    async def test() -> None:
+        site = await Site(2).ready()
+        began = site.clock.now()
+        reader = site.read(request("r", range(9)))
+        site.clock.advance(2.0)
+        site.working_on(reader).kill()
+        await site.until(reader.task.done)
+        usage = reader.end.usage
+        assert usage.queue_s >= 2.0
+        whole = usage.queue_s + usage.prefill_s + usage.decode_s
+        assert whole == pytest.approx(site.clock.now() - began, abs=0.011)
+        await site.set.stop()
+
+    run(test())
