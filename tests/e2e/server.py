@@ -1,5 +1,6 @@
 """A real server in a child process, and what every test may ask of it."""
 
+import functools
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -15,9 +17,11 @@ from typing import Any
 import httpx
 import psutil
 
+from headway.service.store.database import file_url, open_database
 from tests.no_tls import NO_TLS
 
 PROBE = {"prompt": "The capital of France is", "max_tokens": 8, "temperature": 0}
+DATA_HOME = "data-home"
 SLOWNESS = float(os.environ.get("HEADWAY_TEST_SLOWNESS", "1"))  # scales every deadline
 
 
@@ -45,6 +49,23 @@ def strict_json(text: str | bytes) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
+@functools.cache
+def empty_database() -> bytes:
+    """A file with the newest schema and nothing in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "headway.db"
+        open_database(file_url(path)).close()
+        return path.read_bytes()
+
+
+def seed(folder: Path) -> None:
+    """Spare a server that begins there the second that making its file takes."""
+    place = folder / DATA_HOME / "headway"
+    place.mkdir(parents=True, mode=0o700)
+    (place / "headway.db").write_bytes(empty_database())
+    (place / "headway.db").chmod(0o600)
+
+
 class Server:
     """`headway serve` on a free port; its output goes to a file."""
 
@@ -56,7 +77,7 @@ class Server:
         command += [] if model is None else ["--model", model]
         command += ["--port", str(self.port), *options]
         # What it keeps by default; the tests' own, and no other server's.
-        self.data_home = folder / "data-home"
+        self.data_home = folder / DATA_HOME
         environment = os.environ | {"XDG_DATA_HOME": str(self.data_home)}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,12 +97,26 @@ def test_requests_are_recorded_explained_and_survive_a_killed_gateway(
     assert list((data / "spool").iterdir()) == []
 
 
+@pytest.fixture
+def own(tmp_path: Path, smollm2_path: str) -> Iterator[Callable[..., Server]]:
+    """Starts a server whose user has no data folder yet."""
+    started: list[Server] = []
+
+    def start_one(*options: str) -> Server:
+        started.append(Server(tmp_path, smollm2_path, *options))
+        return started[-1].wait_ready()
+
+    yield start_one
+    for server in started:
+        server.stop()
+
+
 @pytest.mark.spec("A9")
 @pytest.mark.spec("M6")
 def test_a_plain_server_records_what_headway_usage_and_explain_show(
-    start: Callable[..., Server],
+    own: Callable[..., Server],
 ) -> None:
-    server = start()
+    server = own()
     usage = server.complete(LONG, max_tokens=5)["usage"]
     named = {"prompt": LONG, "max_tokens": 5}
     assert server.post("/v1/completions", named, headers={"X-Request-Id": "mine"}).is_success
@@ -133,9 +147,9 @@ def test_a_plain_server_records_what_headway_usage_and_explain_show(
 
 
 def test_a_server_that_is_told_to_keep_nothing_writes_no_file(
-    start: Callable[..., Server],
+    own: Callable[..., Server],
 ) -> None:
-    server = start("--data-dir", "none")
+    server = own("--data-dir", "none")
     server.complete()
     assert server.stop() == 0
     assert not server.data_home.exists()
