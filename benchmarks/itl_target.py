@@ -86,8 +86,7 @@ def one_run(flags: list[str]) -> dict[str, Any]:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     headway = str(Path(sys.executable).with_name("headway"))
-    command = [headway, "serve", "--port", str(port), "--data-dir", "none", *flags]
-    command += ["--log-level", "warning"]
+    command = [headway, "serve", "--port", str(port), "--log-level", "warning", *flags]
     load = argparse.Namespace(workloads="w4", repetitions=1, name="w4")
     with running(command, url, 300.0) as process:
         served = httpx.get(f"{url}/v1/models").raise_for_status().json()["data"][0]["id"]

@@ -68,7 +68,7 @@ def main() -> int:
     port = free_port()
     server_command = [
         str(Path(sys.executable).with_name("headway")),
-        *("serve", "--host", "127.0.0.1", "--port", str(port), "--data-dir", "none"),
+        *("serve", "--host", "127.0.0.1", "--port", str(port)),
         *(("--model", str(options.model)) if options.model else ()),
         *options.server_options,
     ]
