@@ -60,13 +60,14 @@ class Stores(NamedTuple):
 def open_stores(settings: Settings) -> Stores:
     """Open what is configured; raises StartError.
 
-    A server imports SQLAlchemy for PostgreSQL, and for a file that turns out to have tenants in it.
+    A server imports SQLAlchemy for PostgreSQL, for /admin, and for a file that turns out to have
+    tenants in it.
     """
     if settings.store.is_default:
         folder = default_folder()
         reason = unfit(folder)
         if reason is None:
-            return _embedded(EmbeddedFile(folder / FILE))
+            return _embedded(EmbeddedFile(folder / FILE), settings)
         _nothing_is_kept(reason)
     url = None if settings.store.is_default else url_of(settings.store)
     if url is None:
@@ -77,12 +78,15 @@ def open_stores(settings: Settings) -> Stores:
     path = path_of(url)
     if path is None:
         return open_database_of(url)
-    file = EmbeddedFile(path)
-    file.prepare()
-    return _embedded(file)
+    stores = _embedded(EmbeddedFile(path), settings)
+    assert stores.embedded is not None
+    stores.embedded.prepare()
+    return stores
 
 
-def _embedded(file: EmbeddedFile) -> Stores:
+def _embedded(file: EmbeddedFile, settings: Settings) -> Stores:
+    if settings.gateway.admin_key:  # it will be asked
+        file.load()
     return Stores(embedded=file, accounts=EmbeddedAccounts(file))
 
 

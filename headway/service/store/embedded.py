@@ -1,8 +1,9 @@
 """An SQLite file that costs a server nearly nothing until it is asked: the embedded default.
 
 Records are written, and it is watched for tenants, with the standard library's driver alone.
-SQLAlchemy (24 MB) is imported when the first question comes, or the first tenant: a server that
-nobody set anything up for has neither. The schema is made by a process of its own (`make`).
+SQLAlchemy (24 MB) is imported with the first tenant or question, or before, as by a server that
+expects questions: the import would hold up streams for half a second. The schema is made by a
+process of its own (`make`).
 """
 
 import logging
@@ -101,18 +102,22 @@ class EmbeddedFile:
                 connection.execute("BEGIN IMMEDIATE")
                 return work(connection)
 
-    def database(self) -> "Database":
-        """The same file as SQLAlchemy has it, imported now. Raises StoreUnavailable."""
+    def load(self) -> "Database":
+        """The same file as SQLAlchemy has it, which is imported now. Raises StartError."""
         with self._lock:
             if self._database is None:
                 # Here and not above: see the head of this file.
                 from headway.service.store.database import file_url, open_database
 
-                try:
-                    self._database = open_database(file_url(self.path))
-                except StartError as error:
-                    raise _unavailable(self.path, error.message) from error
+                self._database = open_database(file_url(self.path))
             return self._database
+
+    def database(self) -> "Database":
+        """The same; raises StoreUnavailable."""
+        try:
+            return self.load()
+        except StartError as error:
+            raise _unavailable(self.path, error.message) from error
 
     def close(self) -> None:
         """Give up every connection."""
