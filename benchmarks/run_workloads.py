@@ -181,13 +181,17 @@ def wait_until_ready(process: subprocess.Popen[bytes], url: str, timeout: float)
 def run_load(
     options: argparse.Namespace, base_url: str, served: str, tokenizer: Path, server_pid: int
 ) -> tuple[dict[str, Any], list[str]]:
-    """Run load.py; its figures and the command that made them."""
+    """Run load.py; its figures and the command that made them.
+
+    `options.more`, where it is given, are further arguments.
+    """
     figures = tokenizer.with_name(f"figures-{os.getpid()}.json")
     command = [
         *(sys.executable, str(HERE / "load.py"), "--base-url", base_url, "--model", served),
         *("--tokenizer", str(tokenizer), "--workloads", options.workloads),
         *("--repetitions", str(options.repetitions), "--server-pid", str(server_pid)),
         *("--label", options.name, "--json", str(figures)),
+        *getattr(options, "more", ()),
     ]
     try:
         subprocess.run(command, check=True)

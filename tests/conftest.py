@@ -1,10 +1,11 @@
-"""Fixtures for tests that need the built-in model, or a real database."""
+"""Fixtures for tests that need the built-in model, or a real database; how property tests try."""
 
 import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import platformdirs
 import pytest
 
@@ -16,9 +17,26 @@ from tests.services.servers import Postgres, Redis, postgres, redis_at_work
 
 CACHE = Path(os.environ.get("HEADWAY_CACHE_DIR") or platformdirs.user_cache_path("headway"))
 
+# Always the same examples, in whatever time this machine takes; LONG=1 tries many new ones.
+hypothesis.settings.register_profile(
+    "fixed",
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.register_profile("long", max_examples=2000, deadline=None)
+hypothesis.settings.load_profile("long" if os.environ.get("LONG") == "1" else "fixed")
+
 # Before any test imports a kernel. Numba's own folders know a kernel by its own source file only,
 # so that a test could run code compiled from sources that were changed since.
 kernel_cache.prepare(CACHE / "kernels")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What the tests of the core reach is covered; tracing all others takes time, and hides gaps."""
+    for item in items:
+        if not item.nodeid.startswith("tests/unit/core/"):
+            item.add_marker(pytest.mark.no_cover)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import ssl
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -25,6 +26,7 @@ from headway.service.gateway.serving import ModelNeeds, UpstreamNeeds
 from headway.service.gateway.settings import GatewaySettings
 from headway.service.observe.clock import SystemClock
 from headway.service.openai.limits import ApiLimits
+from headway.service.upstream.http1 import tls_context
 from headway.service.upstream.pool import UpstreamPool
 from headway.service.upstream.settings import Timeouts, UpstreamSettings
 from tests.no_tls import NO_TLS
@@ -123,12 +125,14 @@ Script = Callable[[Seen, Pen], Awaitable[None]]
 class FakeUpstream:
     """Serves on a free loopback port. Health, metrics and models answer by themselves."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, tls: ssl.SSLContext | None = None) -> None:
         self.script = script
+        self._tls = tls
         self.seen: list[Seen] = []  # what was posted
         self.probes: list[Seen] = []
         self.health = 200
         self.metrics = ""
+        self.loads: list[dict[str, Any]] = []  # as SGLang tells them
         self.models: list[dict[str, Any]] = []
         self.num_connections = 0
         self.url = ""
@@ -137,8 +141,9 @@ class FakeUpstream:
 
     async def start(self, port: int = 0) -> None:
         """Begin to listen."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, ssl=self._tls)
+        scheme = "http" if self._tls is None else "https"
+        self.url = f"{scheme}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def stop(self) -> None:
         """Stop, and break what is open."""
@@ -171,15 +176,19 @@ class FakeUpstream:
         if seen.path == "/metrics":
             text = self.metrics.encode()
             return await pen.answer(200, text, "content-type: text/plain")
+        if seen.path.startswith("/v1/loads") and self.loads:
+            return await pen.answer(200, {"loads": self.loads})
         if seen.path.endswith("/models"):
             return await pen.answer(200, {"object": "list", "data": self.models})
         await pen.answer(self.health, {})
 
 
 @asynccontextmanager
-async def upstream(script: Script, port: int = 0) -> AsyncGenerator[FakeUpstream]:
+async def upstream(
+    script: Script, port: int = 0, tls: ssl.SSLContext | None = None
+) -> AsyncGenerator[FakeUpstream]:
     """A fake that listens until the block ends."""
-    fake = FakeUpstream(script)
+    fake = FakeUpstream(script, tls)
     await fake.start(port)
     try:
         yield fake
@@ -243,7 +252,9 @@ async def front(
     urls = tuple(each if isinstance(each, str) else each.url for each in upstreams)
     given = {"name": "m", "url": urls, "health_path": "/health", "timeouts": QUICK, **fields}
     clock = SystemClock()
-    pool = UpstreamPool(UpstreamSettings(**given), key, None, clock)
+    own = UpstreamSettings(**given)
+    tls = tls_context(own.tls) if any(url.startswith("https:") for url in urls) else None
+    pool = UpstreamPool(own, key, tls, clock)
     settings = msgspec.structs.replace(gateway or GatewaySettings(), port=0)
     parts = assemble(
         GatewayNeeds(

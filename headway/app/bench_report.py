@@ -8,6 +8,7 @@ import msgspec
 
 from headway.app.bench_client import Record
 from headway.app.bench_dataset import Prompt
+from headway.core.sim.report import percentile
 
 WIDTH = 50
 TITLES = {
@@ -82,14 +83,6 @@ def answer_of(record: Record, prompt: Prompt) -> Answer | None:
 
 def _first(*values: int | None) -> int:
     return next(value for value in values if value is not None)
-
-
-def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Linear interpolation between the two nearest ranks of a sorted, non-empty sequence."""
-    position = percent / 100 * (len(ordered) - 1)
-    low = math.floor(position)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
 
 def series_of(seconds: Sequence[float], percents: Sequence[float]) -> Series:

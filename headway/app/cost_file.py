@@ -7,7 +7,6 @@ import msgspec
 
 from headway.core.base.errors import InvalidSetting
 from headway.core.base.model_card import ModelCard
-from headway.core.base.units import Seconds
 from headway.core.cost.arithmetic import arithmetic_of
 from headway.core.engine.settings import EngineSettings, ResolvedEngine, resolve
 from headway.core.sim.costs import MeasuredStep, StepTable
@@ -66,8 +65,3 @@ def read_cost_file(path: Path) -> CostFile:
         raise InvalidSetting(
             "--cost-table", f"{path} is not a file of `headway bench steps`: {error}"
         ) from error
-
-
-def seconds_of(client_s: float) -> Seconds:
-    """A client's own time between an answer and its next request."""
-    return Seconds(max(0.0, client_s))

@@ -1,12 +1,12 @@
 """The configuration file read again, at SIGHUP: all of it is right and taken, or none of it.
 
-A reload changes models, tenants and keys, routes, prices and limits. A model that is as it was
-goes on untouched. One that is new, or set otherwise, is started beside the others first; once it
-answers, requests that come are routed by the new configuration, and those under way end where
-they are. A model that is left out ends after the last of them. Where anything is wrong, or does
-not start, what was in force stays so.
+A reload changes models, tenants and keys, routes, prices, limits and what is logged. A model that
+is as it was goes on untouched. One that is new, or set otherwise, is started beside the others
+first; once it answers, requests that come are routed by the new configuration, and those under way
+end where they are. A model that is left out ends after the last of them. Where anything is wrong,
+or does not start, what was in force stays so.
 
-What the process itself was started with (addresses, stores, logs) takes a restart: a file in
+What the process itself was started with (addresses, stores, bounds) takes a restart: a file in
 which that differs is refused as a whole, so that nobody believes in a change that did not happen.
 """
 
@@ -34,6 +34,7 @@ from headway.service.gateway.admin_keys import check_admin_keys
 from headway.service.gateway.journey import LAST_WORDS_S
 from headway.service.gateway.reload import Change, Reloadable
 from headway.service.loaders.progress import ConsoleProgress
+from headway.service.observe.log import configure as configure_log
 from headway.service.upstream.settings import Endpoint
 
 log = logging.getLogger(__name__)
@@ -120,6 +121,8 @@ class Reloader:
                 "models_leaving": ",".join(each.name for each in leaving) or "none",
             },
         )
+        # Last, so that a change to fewer lines is still told of.
+        configure_log(found.settings.log_level, as_json=found.settings.log_json)
         for each in leaving:
             self._see_off(each)
         return True
@@ -148,10 +151,7 @@ class Reloader:
             reach.models.coming(fresh)
             threads = settings.gateway.encode_threads
             await asyncio.to_thread(reach.models.read, fresh, threads)
-            places = {id(each): index for index, each in enumerate(lineup)}
-            await asyncio.gather(
-                *(_answers(each, places[id(each)], settings.file) for each in fresh)
-            )
+            await _all_answer(lineup, fresh, settings.file)
             reach.gateway.apply(_change(settings, lineup))
         except Exception:
             await reach.models.drop(fresh)
@@ -218,6 +218,7 @@ def _of_server(settings: Settings) -> Settings:
     limits = msgspec.structs.replace(
         settings.rate_limits, default=UNLIMITED, tenants={}, reserve_tokens=1
     )
+    gateway = msgspec.structs.replace(settings.gateway, api_key=(), tenant=())
     nobody: tuple[TenantEntry, ...] = ()
     blank = Settings()
     return msgspec.structs.replace(
@@ -226,6 +227,9 @@ def _of_server(settings: Settings) -> Settings:
         prices=PriceSettings(),
         tenants=nobody,
         rate_limits=limits,
+        gateway=gateway,
+        log_level=blank.log_level,
+        log_json=blank.log_json,
         **{name: getattr(blank, name) for name in OF_A_MODEL},
     )
 
@@ -239,7 +243,8 @@ def _unchanged(models: Sequence[Settings], running: Sequence[OwnModel]) -> dict[
     found: dict[int, OwnModel] = {}
     for index, each in enumerate(models):
         for own in running:
-            if own not in found.values() and _of_model(own.given) == _of_model(each):
+            is_as = _of_model(own.given) == _of_model(each) and own.has_its_file()
+            if is_as and own not in found.values():
                 found[index] = own
                 break
     return found
@@ -287,6 +292,22 @@ def _check_ports(found: _Found, running: Sequence[AnyRunning]) -> None:
                 )
 
 
+async def _all_answer(
+    lineup: Sequence[AnyRunning], fresh: Sequence[AnyRunning], file: str
+) -> None:
+    """Wait until the new ones do; raises the first StartError, and waits for no other then."""
+    waiting = [
+        asyncio.ensure_future(_answers(each, place, file))
+        for place, each in enumerate(lineup)
+        if each in fresh
+    ]
+    try:
+        await asyncio.gather(*waiting)
+    finally:
+        for task in waiting:
+            task.cancel()
+
+
 async def _answers(model: AnyRunning, place: int, file: str) -> None:
     """Wait until it does; raises StartError, with its place in the file."""
     try:
@@ -302,6 +323,7 @@ def _change(settings: Settings, lineup: Sequence[AnyRunning]) -> Change:
     """What the gateway is told; raises InvalidSetting."""
     by_flag = read_tenants(settings.gateway.tenant)
     return Change(
+        api_keys=settings.gateway.api_key,
         keys=[*by_flag, *keys_of(settings.tenants)],
         tenants=[*(tenant for _, tenant in by_flag), *(each.tenant() for each in settings.tenants)],
         routes=settings.routes,

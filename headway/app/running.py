@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from headway.app.engine import Engine
 from headway.app.fleet import OpenedModel
@@ -31,6 +32,7 @@ class OwnModel:
         self.given = given
         self.opened = model
         self.engine = Engine(model, clock, progress)
+        self._stamps = _stamps(Path(model.card.path))
         self._created = int(time.time())
         self._encoder: Encoder | None = None
 
@@ -38,6 +40,11 @@ class OwnModel:
     def name(self) -> str:
         """The first of its names."""
         return self.opened.name
+
+    def has_its_file(self) -> bool:
+        """Whether the file is the one that was loaded, as far as it is still there at all."""
+        now = _stamps(Path(self.opened.card.path))
+        return not now or now == self._stamps
 
     def start(self) -> None:
         """Begin to load it; returns at once."""
@@ -127,6 +134,21 @@ class OtherModel:
 
 
 AnyRunning = OwnModel | OtherModel
+
+
+def _stamps(path: Path) -> list[tuple[str, int, int, int]]:
+    """Name, file, size and time of a model's file, or of all in its folder; [] if it is gone."""
+    try:
+        files = sorted(each for each in path.iterdir() if each.is_file())
+    except NotADirectoryError:
+        files = [path]
+    except OSError:
+        return []
+    try:
+        stats = [(each.name, each.stat()) for each in files]
+    except OSError:
+        return []
+    return [(name, each.st_ino, each.st_size, each.st_mtime_ns) for name, each in stats]
 
 
 class RunningModels:

@@ -50,14 +50,28 @@ def _opened(settings: UpstreamSettings, index: int) -> OpenedUpstream:
         raise InvalidSetting(f"{where}.{error.param}", _problem(error)) from None
     if not any(url.startswith("https:") for url in settings.urls):
         return OpenedUpstream(index, settings, key, None)
+    _check_files(settings.tls, f"{where}.upstream.tls")
     try:
         return OpenedUpstream(
             index, settings, key, tls_context(settings.tls), _digest_of(settings.tls)
         )
     except (OSError, ssl.SSLError) as error:
         raise InvalidSetting(
-            f"{where}.upstream.tls", f"its files cannot be used: {error.strerror or error}"
+            f"{where}.upstream.tls",
+            f"its files hold no certificates that can be used: {error.strerror or error}",
         ) from None
+
+
+def _check_files(tls: Tls, where: str) -> None:
+    """Raise InvalidSetting for the first file that cannot be read."""
+    for name in ("ca_file", "cert_file", "key_file"):
+        path = getattr(tls, name)
+        try:
+            if path is not None:
+                Path(path).read_bytes()
+        except OSError as error:
+            problem = f"{path} cannot be read: {error.strerror or error}"
+            raise InvalidSetting(f"{where}.{name}", problem) from None
 
 
 def _digest_of(tls: Tls) -> bytes:

@@ -17,6 +17,7 @@ FOLDER = re.compile(r"(?:headway|core|compute|service|app|tests|docs|benchmarks|
 # Options of other programs that the documents show.
 OTHERS = {"--upgrade", "--write", "--no-deps", "--config", "--add", "--candidate", "--data"}
 OTHERS |= {"--parallel", "--scheduling-policy", "--enable-priority-scheduling"}
+OTHERS |= {"--metrics", "--enable-metrics"}
 # benchmarks/README.md shows options of its own scripts, which check themselves.
 WITH_OPTIONS = [d for d in DOCUMENTS if not d.name.startswith("benchmarks/")]
 

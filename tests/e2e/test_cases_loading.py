@@ -73,7 +73,7 @@ def test_weights_loading_03_what_is_missing_is_named_before_the_port_answers(
     began = time.monotonic()
     found = serve(make(tmp_path / "m"), port)
     assert found.returncode == 2
-    assert time.monotonic() - began < 5 * SLOWNESS
+    assert time.monotonic() - began < 30 * SLOWNESS
     assert named in found.stderr.splitlines()[-1]
     assert "is ready" not in found.stdout
 

@@ -62,10 +62,10 @@ def num_ended(server: Server, outcome: str) -> float:
 @pytest.mark.parametrize("stream", [False, True])
 def test_cancel_01_a_client_that_leaves_frees_the_only_slot(start: Start, stream: bool) -> None:
     server = start("--max-num-seqs", "1")
-    send_and_leave(server, long_ask(stream=stream), lambda: num_running(server) == 1)
+    send_and_leave(server, long_ask(8000, stream=stream), lambda: num_running(server) == 1)
     began = time.monotonic()
     assert server.complete("Hi", max_tokens=4)["usage"]["completion_tokens"] == 4
-    assert time.monotonic() - began < 5 * SLOWNESS
+    assert time.monotonic() - began < 15 * SLOWNESS, "the one that left would take minutes"
     until(server.is_idle_and_clean, 3.0, "idle and clean")
     assert num_ended(server, "cancelled") == 1
 
@@ -149,7 +149,7 @@ def test_reload_canary_03_sigterm_lets_running_streams_end(start: Start) -> None
         assert int(late.headers["retry-after"]) >= 1
         assert list(lines)[-2:] == ["data: [DONE]", ""]
         assert {answer.result().status_code for answer in queued} <= {200, 503}
-    assert server.process.wait(10 * SLOWNESS) == 0
+    assert server.process.wait(40 * SLOWNESS) == 0
 
 
 def test_reload_canary_03_streams_past_the_limit_end_with_an_error_event(start: Start) -> None:
@@ -161,7 +161,7 @@ def test_reload_canary_03_streams_past_the_limit_end_with_an_error_event(start: 
         data = [line for line in lines if line.startswith("data: ")]
     assert "error" in strict_json(data[-1][6:])
     assert "data: [DONE]" not in data
-    assert server.process.wait(10 * SLOWNESS) == 0
+    assert server.process.wait(40 * SLOWNESS) == 0
     assert not any(child.is_running() for child in children)
 
 
@@ -173,7 +173,7 @@ def test_a_second_signal_ends_at_once(start: Start) -> None:
         server.process.send_signal(signal.SIGTERM)
         until(lambda: server.status_of("/ready") == 503, 1.0, "/ready says no")
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(10 * SLOWNESS) == 0
+        assert server.process.wait(40 * SLOWNESS) == 0
     assert not any(child.is_running() for child in children)
 
 
@@ -217,7 +217,7 @@ def test_requests_that_have_sent_nothing_get_503_when_the_engine_dies(start: Sta
             assert int(answer.result().headers["retry-after"]) >= 1
 
 
-def ended(server: Server, seconds: float = 15.0) -> tuple[int, str]:
+def ended(server: Server, seconds: float = 60.0) -> tuple[int, str]:
     """Exit code and last line of a server that must not start; it is never ready."""
     deadline = time.monotonic() + seconds * SLOWNESS
     while server.process.poll() is None:
@@ -306,7 +306,7 @@ def test_metrics_01_counts_agree_with_what_clients_saw(start: Start) -> None:
     served = now["vllm:generation_tokens_total"]
     assert served >= sum(entry["completion_tokens"] for entry in usage)
     client_sum_ms = sum(began) * 1000
-    assert now["inference_first_token_latency_ms_sum"] > client_sum_ms * 0.5
+    assert now["inference_first_token_latency_ms_sum"] > client_sum_ms * 0.2
 
 
 def test_security_logs_01_nothing_of_a_client_is_in_the_log(start: Start) -> None:

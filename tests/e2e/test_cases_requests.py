@@ -1,7 +1,10 @@
 """Users' failures around requests: bad input, sampling, concurrency, the prefix cache."""
 
+import json
 import random
+import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,7 +14,7 @@ import pytest
 
 from headway.service.loaders.model_files import ModelFile
 from headway.service.loaders.tokenizer_files import build_tokenizer
-from tests.e2e.server import Server, until
+from tests.e2e.server import SLOWNESS, Server, until
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 USER_HI = [{"role": "user", "content": "Hi"}]
@@ -273,7 +276,7 @@ def test_gateway_health_02_a_huge_body_does_not_stop_the_others(server: Server) 
             pass  # refused and closed while the body was still being sent
     stop.set()
     watcher.join()
-    assert slowest < 1.0
+    assert slowest < 3.0 * SLOWNESS
 
 
 def test_security_deserialization_02_internal_fields_are_not_taken(server: Server) -> None:
@@ -285,6 +288,43 @@ def test_security_template_01_a_template_in_the_request_is_refused(server: Serve
     loop = "{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}"
     refused(server, CHAT, {"messages": USER_HI, "chat_template": loop})
     refused(server, CHAT, {"messages": USER_HI, "chat_template_kwargs": {"messages": []}})
+
+
+def test_tools_json_03_a_bad_schema_or_pattern_is_a_400_and_harms_no_stream(
+    server: Server,
+) -> None:
+    """Also while structured output is refused as a whole; a schema is never fetched."""
+    alone = server.complete("Once upon a time", max_tokens=80)["choices"][0]["text"]
+    deep = '{"properties":{"a":' * 5000 + "{}" + "}}" * 5000
+    with socket.create_server(("127.0.0.1", 0)) as canary, ThreadPoolExecutor(1) as pool:
+        canary.setblocking(False)
+        url = f"http://127.0.0.1:{canary.getsockname()[1]}/schema.json"
+        schemas = [
+            json.dumps(each)
+            for each in (
+                {"type": "object", "properties": {"size": "big"}},
+                {"type": "string", "pattern": "ab**"},
+                {"type": "string", "pattern": "(?<=x)a"},
+                {"$ref": "#"},
+                {"$ref": "#/$defs/missing"},
+                {"$ref": url},
+            )
+        ]
+        body = {"prompt": "Once upon a time", "max_tokens": 80}
+        stream = pool.submit(lambda: list(server.iterate(COMPLETIONS, **body)))
+        until(lambda: server.metrics()["vllm:num_requests_running"] >= 1, 5.0, "the stream runs")
+        for schema in (*schemas, deep):
+            shape = '{"type":"json_schema","json_schema":{"name":"s","schema":' + schema + "}}"
+            content = '{"messages":[{"role":"user","content":"Hi"}],"response_format":' + shape
+            began = time.monotonic()
+            answer = server.client.post(CHAT, content=content + "}")
+            assert time.monotonic() - began < 2.0 * SLOWNESS
+            assert answer.status_code == 400, answer.text
+            assert answer.json()["error"]["message"]
+        events = stream.result(timeout=60)
+        assert "".join(each["choices"][0]["text"] for each in events) == alone
+        with pytest.raises(BlockingIOError):
+            canary.accept()
 
 
 def test_cancel_03_a_cancelled_request_does_not_shorten_the_next(server: Server) -> None:

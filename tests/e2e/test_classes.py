@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from tests.e2e.server import Server, strict_json, text_of, until
+from tests.no_tls import NO_TLS
 
 COMPLETIONS = "/v1/completions"
 TENANTS = ("--tenant", "acme:vip:sk-vip", "web:standard:sk-web", "batch:internal:sk-batch")
@@ -38,7 +39,7 @@ class Stream:
 
     def _read(self, server: Server, key: str, body: dict[str, Any]) -> None:
         with (
-            httpx.Client(timeout=240.0) as client,
+            httpx.Client(timeout=240.0, verify=NO_TLS) as client,
             client.stream(
                 "POST", server.url + COMPLETIONS, json=body, headers=bearer(key)
             ) as answer,
@@ -86,7 +87,8 @@ def test_overload_is_a_503_with_retry_after_and_answers_and_refusals_are_all_tha
     def ask(number: int, key: str = "sk-web") -> httpx.Response:
         words = " ".join(WORDS[(number * 7 + i * i) % len(WORDS)] for i in range(500))
         body = {"prompt": f"{number} {words}", "max_tokens": 16, "ignore_eos": True}
-        return httpx.post(server.url + COMPLETIONS, json=body, headers=bearer(key), timeout=240)
+        url = server.url + COMPLETIONS
+        return httpx.post(url, json=body, headers=bearer(key), timeout=240, verify=NO_TLS)
 
     for number in range(4):  # rates are measured before anybody is refused
         assert ask(number).status_code == 200
@@ -99,7 +101,11 @@ def test_overload_is_a_503_with_retry_after_and_answers_and_refusals_are_all_tha
         assert answer.status_code == 503
         assert int(answer.headers["retry-after"]) >= 1
         assert answer.json()["error"]["code"] in {"deadline_unmeetable", "queue_full"}
-        assert answer.elapsed.total_seconds() < 3.0, "before the time is spent"
+    times = {
+        is_ok: [a.elapsed.total_seconds() for a in answers if (a.status_code == 200) == is_ok]
+        for is_ok in (False, True)
+    }
+    assert max(times[False]) < max(times[True]) / 2, "before the time is spent"
     codes = {answer.json()["error"]["code"] for answer in refused}
     assert "deadline_unmeetable" in codes
     for answer in answers:

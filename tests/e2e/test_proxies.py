@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from tests.e2e.proxies import Proxy, envoy, nginx
+from tests.no_tls import NO_TLS
 from tests.unit.service.gateway.fakes import CHAT, HI, FakeReplica, run, site, until
 
 PROXIES = pytest.mark.parametrize("proxy", [nginx, envoy])
@@ -20,7 +21,7 @@ def test_each_event_passes_at_once_and_a_client_that_leaves_ends_its_request(
     async def scenario() -> None:
         async with site() as here:
             with proxy(tmp_path, here.port) as url:
-                async with httpx.AsyncClient(base_url=url, timeout=30.0) as client:
+                async with httpx.AsyncClient(base_url=url, timeout=60.0, verify=NO_TLS) as client:
                     body = {**HI, "stream": True}
                     asked = client.send(client.build_request("POST", CHAT, json=body), stream=True)
                     asking = asyncio.create_task(asked)
@@ -33,7 +34,7 @@ def test_each_event_passes_at_once_and_a_client_that_leaves_ends_its_request(
                     for word in ("one", "two", "three"):
                         # Nothing more is written until the client has read this.
                         here.replica.say(request_id, word)
-                        async with asyncio.timeout(5):
+                        async with asyncio.timeout(60):
                             while word not in await anext(lines):
                                 pass
                     await answer.aclose()
@@ -53,7 +54,7 @@ def test_a_request_that_fails_is_sent_once(tmp_path: Path, proxy: Proxy) -> None
         replica.script = lost
         async with site(replica=replica) as here:
             with proxy(tmp_path, here.port) as url:
-                async with httpx.AsyncClient(base_url=url, timeout=30.0) as client:
+                async with httpx.AsyncClient(base_url=url, timeout=60.0, verify=NO_TLS) as client:
                     answer = await client.post(CHAT, json=HI)
                     assert answer.status_code == 503
                     assert len(here.replica.ids) == 1
@@ -75,7 +76,7 @@ def test_an_answer_that_breaks_off_is_not_asked_for_again(tmp_path: Path, proxy:
         async with server:
             port = server.sockets[0].getsockname()[1]
             with proxy(tmp_path, port) as url:
-                async with httpx.AsyncClient(base_url=url, timeout=30.0) as client:
+                async with httpx.AsyncClient(base_url=url, timeout=60.0, verify=NO_TLS) as client:
                     answer = await client.post(CHAT, json=HI)
                     assert answer.status_code in {502, 503}
         assert sum(b"POST" in line for line in asked) == 1
@@ -108,7 +109,7 @@ def test_headers_pass_both_ways_and_those_that_are_the_proxys_cannot_be_forged(
                     "x-headway-connection-id": "c" * 16,
                     "x-forwarded-for": "10.1.2.3",
                 }
-                async with httpx.AsyncClient(base_url=url, timeout=30.0) as client:
+                async with httpx.AsyncClient(base_url=url, timeout=60.0, verify=NO_TLS) as client:
                     answer = await client.post(f"{CHAT}?model=preview", json=HI, headers=sent)
                     bad = await client.post(CHAT, json=HI, headers={"x_forwarded_for": "1.2.3.4"})
         assert answer.status_code == 200
@@ -132,7 +133,7 @@ def test_metrics_and_administration_are_not_for_everybody(tmp_path: Path, proxy:
     async def scenario() -> None:
         async with site() as here:
             with proxy(tmp_path, here.port) as url:
-                async with httpx.AsyncClient(base_url=url, timeout=30.0) as client:
+                async with httpx.AsyncClient(base_url=url, timeout=60.0, verify=NO_TLS) as client:
                     assert (await client.get("/ready")).status_code == 200
                     # nginx lets in who is on the same machine, as this test is.
                     is_nginx = proxy is nginx
@@ -154,7 +155,7 @@ def test_a_body_of_the_largest_size_passes_and_headway_itself_refuses_a_larger(
     async def scenario() -> None:
         async with site() as here:
             with proxy(tmp_path, here.port) as url:
-                async with httpx.AsyncClient(base_url=url, timeout=30.0) as client:
+                async with httpx.AsyncClient(base_url=url, timeout=60.0, verify=NO_TLS) as client:
                     long = [{"role": "user", "content": "x" * 4_200_000}]
                     answer = await client.post(CHAT, json={**HI, "messages": long})
                     assert answer.status_code == 413

@@ -119,9 +119,9 @@ def test_a_stop_lets_what_is_under_way_end(front: Server) -> None:
 
     reader = threading.Thread(target=read)
     reader.start()
-    assert begun.wait(30)
+    assert begun.wait(60)
     front.process.terminate()
     reader.join(60)
     assert not reader.is_alive()
     assert len("".join(texts)) > 0
-    assert front.process.wait(30) == 0
+    assert front.process.wait(60) == 0

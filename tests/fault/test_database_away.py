@@ -16,7 +16,7 @@ from headway.service.store.database import DatabaseThread, open_database
 from tests.services.servers import Postgres, postgres
 
 ME = Author("test", 1000.0)
-DEADLINE_S = 30.0
+DEADLINE_S = 90.0
 
 
 @pytest.fixture

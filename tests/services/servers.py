@@ -8,7 +8,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -20,7 +19,9 @@ import psycopg
 import pytest
 import redis
 
-START_S = 30.0
+from tests.ports import free_port as free_port  # for those who start servers here
+
+START_S = 60.0
 POLL_S = 0.02
 FAST = ("fsync=off", "full_page_writes=off", "shared_buffers=32MB")
 NEED = "{} is missing, which these tests need; run tools/services.sh, which says how to install it"
@@ -133,12 +134,14 @@ class Postgres(Server):
 class Redis(Server):
     """Keeps nothing on disk; `url` is of its database 0."""
 
-    def __init__(self, folder: Path) -> None:
-        port = free_port()
-        self.url = f"redis://127.0.0.1:{port}/0"
+    def __init__(self, folder: Path, *options: str) -> None:
+        """options  of redis-server, beside those that all have"""
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
         command = [
             *("setpriv", "--pdeathsig", "KILL", redis_server(), "--bind", "127.0.0.1"),
-            *("--port", str(port), "--dir", str(folder), "--save", "", "--appendonly", "no"),
+            *("--port", str(self.port), "--dir", str(folder), "--save", "", "--appendonly", "no"),
+            *options,
         ]
         super().__init__(command, folder / "redis.log", self._ping)
 
@@ -150,6 +153,57 @@ class Redis(Server):
     def _ping(self) -> None:
         with redis.Redis.from_url(self.url) as client:
             client.ping()
+
+
+class RedisNodes:
+    """A Redis Cluster of three nodes, each with a third of the slots and no replica."""
+
+    def __init__(self, folder: Path) -> None:
+        self.nodes = [Redis(folder, *self._options(folder, number)) for number in range(3)]
+
+    @property
+    def url(self) -> str:
+        """Of one of them."""
+        return self.nodes[0].url
+
+    def start(self) -> None:
+        """Return once every node knows every slot."""
+        for node in self.nodes:
+            node.start()
+        self._command(0, "CLUSTER", "ADDSLOTSRANGE", "0", "5460")
+        self._command(1, "CLUSTER", "ADDSLOTSRANGE", "5461", "10922")
+        self._command(2, "CLUSTER", "ADDSLOTSRANGE", "10923", "16383")
+        for node, bus in zip(self.nodes[1:], self._buses[1:], strict=True):
+            self._command(0, "CLUSTER", "MEET", "127.0.0.1", str(node.port), str(bus))
+        deadline = time.monotonic() + START_S
+        while not all(self._is_whole(number) for number in range(3)):
+            assert time.monotonic() < deadline, "the nodes do not find each other"
+            time.sleep(POLL_S)
+
+    def stop(self) -> None:
+        """End all."""
+        for node in self.nodes:
+            node.stop(signal.SIGTERM)
+
+    def _options(self, folder: Path, number: int) -> list[str]:
+        self._buses = [*getattr(self, "_buses", []), free_port()]
+        own = folder / f"node{number}"
+        own.mkdir()
+        return [
+            *("--cluster-enabled", "yes", "--cluster-port", str(self._buses[number])),
+            *("--dir", str(own), "--cluster-node-timeout", "1000"),
+        ]
+
+    def _is_whole(self, number: int) -> bool:
+        told = self._command(number, "CLUSTER", "INFO")
+        return b"cluster_state:ok" in told and b"cluster_known_nodes:3" in told
+
+    def _command(self, number: int, *words: str) -> bytes:
+        with redis.Redis.from_url(self.nodes[number].url) as client:
+            client.set_response_callback(" ".join(words[:2]), bytes)
+            found = client.execute_command(*words)
+        assert isinstance(found, bytes)
+        return found
 
 
 @contextmanager
@@ -176,11 +230,16 @@ def redis_at_work() -> Iterator[Redis]:
             server.stop(signal.SIGTERM)
 
 
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@contextmanager
+def redis_cluster() -> Iterator[RedisNodes]:
+    """A running Redis Cluster until the block ends."""
+    with _folder("redis-cluster") as folder:
+        nodes = RedisNodes(folder)
+        try:
+            nodes.start()
+            yield nodes
+        finally:
+            nodes.stop()
 
 
 def postgres_bin() -> Path:

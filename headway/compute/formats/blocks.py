@@ -23,6 +23,7 @@ from headway.compute.formats.k_blocks import (
     Q5_K_BYTES,
     Q6_K_BYTES,
     SUPERBLOCK,
+    half,
     q4_k,
     q5_k,
     q6_k,
@@ -38,12 +39,6 @@ def _blocks(rows: Bytes2d, block_bytes: int) -> Bytes2d:
     return np.ascontiguousarray(rows).reshape(-1, block_bytes)
 
 
-def _half(blocks: Bytes2d, offset: int) -> Floats:
-    """One f16 of each block as [num_blocks, 1] float32."""
-    raw = np.ascontiguousarray(blocks[:, offset : offset + 2])
-    return raw.view("<f2").astype(np.float32)
-
-
 def _nibbles(packed: Bytes2d) -> npt.NDArray[np.uint8]:
     return np.concatenate((packed & 0x0F, packed >> 4), axis=1)
 
@@ -51,7 +46,7 @@ def _nibbles(packed: Bytes2d) -> npt.NDArray[np.uint8]:
 def _q8_0(rows: Bytes2d) -> Floats:
     blocks = _blocks(rows, 34)
     values = np.ascontiguousarray(blocks[:, 2:]).view(np.int8).astype(np.float32)
-    values *= _half(blocks, 0)
+    values *= half(blocks, 0)
     return values
 
 
@@ -59,15 +54,15 @@ def _q4_0(rows: Bytes2d) -> Floats:
     blocks = _blocks(rows, 18)
     values = _nibbles(blocks[:, 2:]).astype(np.float32)
     values -= np.float32(8)
-    values *= _half(blocks, 0)
+    values *= half(blocks, 0)
     return values
 
 
 def _q4_1(rows: Bytes2d) -> Floats:
     blocks = _blocks(rows, 20)
     values = _nibbles(blocks[:, 4:]).astype(np.float32)
-    values *= _half(blocks, 0)
-    values += _half(blocks, 2)
+    values *= half(blocks, 0)
+    values += half(blocks, 2)
     return values
 
 
@@ -80,15 +75,15 @@ def _q5_0(rows: Bytes2d) -> Floats:
     blocks = _blocks(rows, 22)
     values = q5_0_codes(blocks).astype(np.float32)
     values -= np.float32(16)
-    values *= _half(blocks, 0)
+    values *= half(blocks, 0)
     return values
 
 
 def _q5_1(rows: Bytes2d) -> Floats:
     blocks = _blocks(rows, 24)
     values = (_nibbles(blocks[:, 8:]) | _fifth_bits(blocks[:, 4:8])).astype(np.float32)
-    values *= _half(blocks, 0)
-    values += _half(blocks, 2)
+    values *= half(blocks, 0)
+    values += half(blocks, 2)
     return values
 
 

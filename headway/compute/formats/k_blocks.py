@@ -58,7 +58,7 @@ def q6_k(blocks: Bytes2d) -> Floats:
     scales = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8).astype(np.float32)
     values = codes.reshape(-1, 16, 16).astype(np.float32)
     values -= np.float32(32)
-    values *= (_half(blocks, 208) * scales)[:, :, None]
+    values *= (half(blocks, 208) * scales)[:, :, None]
     return values
 
 
@@ -81,10 +81,10 @@ def _scales(blocks: Bytes2d) -> tuple[Floats, Floats]:
     first, second, third = (blocks[:, begin : begin + 4] for begin in (4, 8, 12))
     scales = np.concatenate((first & 63, third & 15 | first >> 6 << 4), axis=1)
     least = np.concatenate((second & 63, third >> 4 | second >> 6 << 4), axis=1)
-    return _half(blocks, 0) * scales.astype(np.float32), _half(blocks, 2) * least.astype(np.float32)
+    return half(blocks, 0) * scales.astype(np.float32), half(blocks, 2) * least.astype(np.float32)
 
 
-def _half(blocks: Bytes2d, offset: int) -> Floats:
-    """One f16 of each block as [N, 1] float32."""
+def half(blocks: Bytes2d, offset: int) -> Floats:
+    """One f16 of each block as [num_blocks, 1] float32."""
     raw = np.ascontiguousarray(blocks[:, offset : offset + 2])
     return raw.view("<f2").astype(np.float32)

@@ -18,7 +18,6 @@ class Prompt(NamedTuple):
 
     text: str  # of the last user message, or the whole prompt of a completion
     num_chars: int  # of all messages together
-    num_turns: int = 1  # messages of users
     max_tokens: int | None = None  # that the answer may have
 
 

@@ -20,7 +20,7 @@ from headway.core.route.retry import RetryBudget, RetrySettings
 REFUSALS = frozenset({"queue_full", "deadline_unmeetable"})
 
 
-class RouteSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RouterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How one pool's requests are spread over its replicas."""
 
     factor: float = 1.5  # how much later a request may end where its prompt is known
@@ -42,9 +42,9 @@ class Router:
     """Chooses among replicas that it is told are up."""
 
     def __init__(
-        self, replicas: Sequence[str], policy: RoutePolicy, settings: RouteSettings | None = None
+        self, replicas: Sequence[str], policy: RoutePolicy, settings: RouterSettings | None = None
     ) -> None:
-        settings = settings or RouteSettings()
+        settings = settings or RouterSettings()
         self.policy = policy
         self.book = LoadBook()
         self.budget = RetryBudget(settings.retries)

@@ -56,8 +56,11 @@ class UpstreamLine:
     def __len__(self) -> int:
         return len(self._queue)
 
-    def enter(self, who: Newcomer, now: Seconds) -> Place:
-        """Its stand-in; it waits for nothing yet."""
+    def enter(self, who: Newcomer, now: Seconds, *, is_again: bool = False) -> Place:
+        """Its stand-in; it waits for nothing yet.
+
+        is_again  a further try of one that came before
+        """
         request = EngineRequest(
             id="",
             prompt=PROMPT,
@@ -69,7 +72,8 @@ class UpstreamLine:
         )
         place = Sequence(next(self._ids), RequestGroup(request, now), 0, ())
         place.num_prompt = max(1, who.tokens)
-        self._forecast.offered(who.slo_class, place.num_prompt, now)
+        if not is_again:
+            self._forecast.offered(who.slo_class, place.num_prompt, now)
         return place
 
     def join(self, place: Place, now: Seconds) -> None:
@@ -90,7 +94,7 @@ class UpstreamLine:
             tokens = place.num_prompt
             excess = self._forecast.excess(ahead, request.slo_class, tokens, budget)
             if excess > 0.0:
-                raise _unmeetable(budget, wait, excess)
+                raise _unmeetable(budget, f"the line for it takes {wait:.1f} s", excess)
         self._queue.push(place, now)
 
     def leave(self, place: Place) -> None:
@@ -118,8 +122,8 @@ class UpstreamLine:
         """The error of one whose patience is over."""
         request = place.group.request
         budget = request.first_token_budget_s or 0.0
-        wait = self.wait(request.slo_class)
-        return _unmeetable(budget, wait, Seconds(max(wait - budget, budget)))
+        excess = Seconds(max(self.wait(request.slo_class) - budget, budget))
+        return _unmeetable(budget, "no server behind this model had room in time", excess)
 
     def wait(self, slo_class: int) -> Seconds:
         """How long one of this class would wait that came now, behind all that waits."""
@@ -160,9 +164,7 @@ class UpstreamLine:
         return Ahead(before.tokens, before.sequences, 0, is_contended)
 
 
-def _unmeetable(budget: float, wait: Seconds, excess: Seconds) -> DeadlineUnmeetable:
+def _unmeetable(budget: float, why: str, excess: Seconds) -> DeadlineUnmeetable:
     return DeadlineUnmeetable(
-        f"the first token is promised within {budget:g} s, and the line for the servers behind "
-        f"this model takes {max(wait, 0.0):.1f} s",
-        retry_after(excess),
+        f"the first token is promised within {budget:.3g} s, and {why}", retry_after(excess)
     )

@@ -5,7 +5,6 @@ lists, logs and the ledger. Of the secret only a salted scrypt hash is kept.
 """
 
 import base64
-import binascii
 import hashlib
 import hmac
 import re
@@ -123,15 +122,6 @@ def matches(secret: str, stored: str) -> bool:
     log_n, r, p = int(found[1]), int(found[2]), int(found[3])
     salt, digest = base64.b64decode(found[4]), base64.b64decode(found[5])
     return hmac.compare_digest(_scrypt(secret, salt, log_n, r, p), digest)
-
-
-def is_hash(stored: str) -> bool:
-    """Whether `matches` can read it."""
-    found = HASH.fullmatch(stored)
-    try:
-        return found is not None and len(base64.b64decode(found[5], validate=True)) > 0
-    except binascii.Error:
-        return False
 
 
 def fault_of(key: KeyRecord, tenant: TenantRecord | None, now: float) -> str | None:

@@ -2,8 +2,6 @@
 
 from datetime import UTC, datetime
 
-DAY_MS = 86_400_000
-
 
 def month_starts(now_ms: int) -> tuple[int, int, int, int]:
     """Beginnings of the month before this one, of this one and the next two, in ms since 1970.

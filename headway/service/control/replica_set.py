@@ -15,7 +15,7 @@ from headway.core.messages.path import EngineRequest
 from headway.core.route.index import CHUNK
 from headway.core.route.policy import LeastWork, PrefixAffinity, RoutePolicy
 from headway.core.route.retry import Tries
-from headway.core.route.router import Router, RouteSettings
+from headway.core.route.router import Router, RouterSettings
 from headway.service.control.failover import Attempt, LastingMailbox
 from headway.service.control.joint import joint_view
 from headway.service.control.supervise import Observers
@@ -39,7 +39,7 @@ class ReplicaSetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
     replicas: int = 1
     failover_wait_s: float = 30.0  # longest that a stream waits for a replica to go on at
-    route: RouteSettings = RouteSettings()
+    route: RouterSettings = RouterSettings()
 
 
 class Member(Transport, Protocol):

@@ -1,12 +1,12 @@
 """Who may use /admin: keys of the operator's own, and a bound on wrong ones."""
 
-import hashlib
 import hmac
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from headway.core.base.errors import InvalidSetting, RateLimited, Unauthorized
 from headway.core.base.units import Seconds
+from headway.service.gateway.auth import digest
 
 MIN_CHARS = 16
 WINDOW_S = 60.0
@@ -36,7 +36,7 @@ class AdminKeys:
 
     def __init__(self, keys: Sequence[str], clock: Callable[[], float]) -> None:
         """`clock` is monotonic, in seconds."""
-        self._known = tuple(_digest(key) for key in keys)
+        self._known = tuple(digest(key) for key in keys)
         self._clock = clock
         self._wrong: OrderedDict[str, list[float]] = OrderedDict()  # times, by address
         self._all_wrong: list[float] = []
@@ -55,7 +55,7 @@ class AdminKeys:
                 "Too many wrong admin keys were sent; wait.", Seconds(oldest + WINDOW_S - now)
             )
         scheme, _, token = (authorization[0] if len(authorization) == 1 else "").partition(" ")
-        given = _digest(token.strip())
+        given = digest(token.strip())
         matches = [known for known in self._known if hmac.compare_digest(given, known)]
         if scheme.lower() == "bearer" and matches:
             return f"admin:{matches[0].hex()[:8]}"
@@ -83,7 +83,3 @@ class AdminKeys:
 def _site(address: str) -> str:
     """An IPv4 address, or the network of an IPv6 one: who has one has 2^64 of them."""
     return ":".join(address.split(":")[:4]) if ":" in address else address
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

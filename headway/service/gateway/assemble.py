@@ -140,7 +140,6 @@ def assemble(needs: GatewayNeeds) -> Assembled:
         routing=routing,
         serving=serving,
         slo_ttft=needs.settings.slo_ttft,
-        api_keys=needs.settings.api_key,
     )
     return Assembled(Gateway(parts), models, exporter, accounts, tokens, reloadable)
 

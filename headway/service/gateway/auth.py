@@ -68,7 +68,7 @@ class KeyRing:
         """
         everybody = Tenant()
         self._known = tuple(
-            (_digest(key), Principal(tenant=tenant))
+            (digest(key), Principal(tenant=tenant))
             for key, tenant in (*((key, everybody) for key in keys), *tenants)
         )
         self._is_closed = self._is_closed or bool(self._known)
@@ -91,7 +91,7 @@ class KeyRing:
             raise Unauthorized(NEEDED)
         scheme, _, rest = authorization[0].partition(" ")
         token = rest.strip()
-        given = _digest(token)
+        given = digest(token)
         matches = [whose for known, whose in self._known if hmac.compare_digest(given, known)]
         if scheme.lower() != "bearer":
             raise Unauthorized(UNKNOWN)
@@ -104,5 +104,6 @@ class KeyRing:
         raise Unauthorized(UNKNOWN)
 
 
-def _digest(key: str) -> bytes:
+def digest(key: str) -> bytes:
+    """Of a key, so that keys of any length are compared in constant time."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

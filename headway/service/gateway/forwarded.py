@@ -182,7 +182,7 @@ def judged(call: Call, judge: Confidence | None) -> Call:
 def ask_of_forwarded(request: ForwardedRequest, request_id: str) -> Ask:
     """What of such a request decides where it goes."""
     fields, asker = request.fields, request.asker
-    texts, num_turns = _texts_of(fields)
+    texts = _texts_of(fields)
     min_tokens = fields.get("min_tokens")
     return Ask(
         request_id=request_id,
@@ -192,7 +192,6 @@ def ask_of_forwarded(request: ForwardedRequest, request_id: str) -> Ask:
         prompt=Prompt(
             text=texts[-1] if texts else "",
             num_chars=request.prompt_bytes(),
-            num_turns=num_turns,
             max_tokens=request.max_tokens,
         ),
         user=request.user,
@@ -202,15 +201,15 @@ def ask_of_forwarded(request: ForwardedRequest, request_id: str) -> Ask:
     )
 
 
-def _texts_of(fields: Mapping[str, Any]) -> tuple[list[str], int]:
-    """Texts of the user's turns, or of prompts; and how many turns there were."""
+def _texts_of(fields: Mapping[str, Any]) -> list[str]:
+    """Texts of the user's turns, or of prompts."""
     messages = fields.get("messages")
     if not isinstance(messages, list):
         prompt = fields.get("prompt")
         prompts = prompt if isinstance(prompt, list) else [prompt]
-        return [each for each in prompts if isinstance(each, str)], 1
+        return [each for each in prompts if isinstance(each, str)]
     asked = [each.get("content") for each in messages if each.get("role") == "user"]
-    return [_joined(content) for content in asked], len(asked)
+    return [_joined(content) for content in asked]
 
 
 def _joined(content: object) -> str:

@@ -7,6 +7,7 @@ import msgspec
 
 from headway.core.base.errors import Unsupported
 from headway.core.route.admit import Admitter
+from headway.core.route.table import unknown
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.forwarded import ServedUpstream
 from headway.service.gateway.gauges import Gauges
@@ -15,7 +16,6 @@ from headway.service.gateway.model import Directory
 from headway.service.gateway.relay import Relay
 from headway.service.observe.prometheus import Sample
 from headway.service.openai.answer_schema import ModelInfo, ModelList
-from headway.service.openai.resolve import unknown_model
 from headway.service.wire.transport import ReplicaView
 
 
@@ -107,13 +107,15 @@ class Models:
 
         allowed  names that the caller may use: others are not there for it. Empty: all
         """
-        if name is None and not allowed:
-            return self.default
+        if not allowed:
+            found = self.default if name is None else self._by_name.get(name)
+            if found is not None:
+                return found
         names = [each for each in self._by_name if not allowed or each in allowed]
         if name is None and names:
             name = names[0]
         if name not in names:
-            raise unknown_model(name or "", names)
+            raise unknown(name or "", names)
         return self._by_name[name]
 
     def is_own(self, name: str | None) -> bool:

@@ -17,6 +17,7 @@ from headway.service.gateway.serving import AnyNeeds, Serving
 class Change(NamedTuple):
     """The configuration as it is from now on, all of it checked."""
 
+    api_keys: Sequence[str]  # of nobody in particular
     keys: Sequence[tuple[str, Tenant]]  # of the settings and of the file
     tenants: Sequence[Tenant]  # also those without a key
     routes: RoutesSettings | None
@@ -34,7 +35,6 @@ class Reloadable(NamedTuple):
     routing: Routing
     serving: Serving
     slo_ttft: Sequence[str]
-    api_keys: Sequence[str]
 
     def apply(self, change: Change) -> None:
         """Take it, for requests that come from now on; those under way end as they began.
@@ -44,7 +44,7 @@ class Reloadable(NamedTuple):
         table = make_table(change.routes, [each.facts for each in change.models])
         chooser = make_chooser(table, self.slo_ttft)
         served = [self.serving.of(each) for each in change.models]
-        self.keys.replace(self.api_keys, change.keys)
+        self.keys.replace(change.api_keys, change.keys)
         self.known.clear()
         self.known.update({tenant.name: tenant for tenant in change.tenants})
         self.limits.replace(change.rate_limits)

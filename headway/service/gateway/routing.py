@@ -347,7 +347,6 @@ def _chat_prompt(request: ChatRequest) -> Prompt:
     return Prompt(
         text=asked[-1] if asked else texts[-1],
         num_chars=sum(map(len, texts)),
-        num_turns=len(asked),
         max_tokens=request.sampling.max_tokens,
     )
 

@@ -45,7 +45,7 @@ class TokenPages:
         }
 
     async def _tokenize(self, body: bytes, allowed: Sequence[str]) -> bytes:
-        there = self._elsewhere(body, allowed)
+        there = await off_loop(body, lambda: self._elsewhere(body, allowed))
         if there is not None:
             asked = await off_loop(body, lambda: parse_forwarded_tokenize(body, self._limits))
             return msgspec.json.encode(
@@ -57,7 +57,7 @@ class TokenPages:
 
     async def _detokenize(self, body: bytes, allowed: Sequence[str]) -> bytes:
         request = await off_loop(body, lambda: parse_detokenize(body))
-        there = self._elsewhere(body, allowed)
+        there = await off_loop(body, lambda: self._elsewhere(body, allowed))
         if there is not None:
             told = there.forwarder.tokens.detokenize(request.tokens or [])
             return msgspec.json.encode(await self._counted(there, told))

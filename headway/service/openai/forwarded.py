@@ -29,7 +29,7 @@ ROUTING = frozenset(
         *("extra_headers", "extra_body", "extra_query", "headers", "custom_llm_provider"),
         *("deployment_id", "fallbacks", "mock_response", "num_retries", "timeout", "proxy"),
         *("litellm_params", "litellm_metadata", "priority", "request_id", "rid", "service_tier"),
-        *("lora_path", "lora_request", "session_params"),
+        *("lora_path", "lora_request", "session_params", "id_slot"),
     }
 )
 MODALITIES: Mapping[str, str] = {

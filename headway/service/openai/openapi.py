@@ -52,6 +52,8 @@ _ERRORS = {
     "415": "The body's content type or encoding is not read here.",
     "429": "A limit of the caller's own; `Retry-After` says how long to wait.",
     "500": "An error of the server's own.",
+    "502": "The server behind this one failed; nothing of its answer was sent.",
+    "504": "The server behind this one did not answer in time.",
     "503": "Full, starting or stopping; `Retry-After` says when to try again.",
 }
 
@@ -73,9 +75,12 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 _JSON = "application/json"
 _EVENTS = "text/event-stream"
-_GENERATION_ERRORS = ("400", "401", "404", "408", "413", "415", "429", "500", "503")
+_GENERATION_ERRORS = (
+    *("400", "401", "404", "408", "413", "415", "429"),
+    *("500", "502", "503", "504"),
+)
 
-_TOKEN_ERRORS = ("400", "401", "404", "408", "413", "415", "500", "503")
+_TOKEN_ERRORS = _GENERATION_ERRORS
 
 ENDPOINTS = (
     Endpoint(
@@ -133,15 +138,24 @@ ENDPOINTS = (
         path="/v1/models",
         summary="The served models.",
         answers={_JSON: "ModelList"},
-        errors=("401",),
+        errors=("401", "503"),
     ),
     Endpoint(
         method="get",
         path="/v1/models/{id}",
         summary="One served model.",
         answers={_JSON: "ModelInfo"},
-        errors=("401", "404"),
+        errors=("401", "404", "503"),
         parameters=(("id", "path"),),
+    ),
+    Endpoint(
+        method="post",
+        path="/v1/connections/{id}/heartbeat",
+        summary="The client of the request with this X-Headway-Connection-Id is still there.",
+        answers={},
+        errors=("401", "404", "503"),
+        parameters=(("id", "path"),),
+        success="204",
     ),
     Endpoint(
         method="get",

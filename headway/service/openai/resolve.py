@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from headway.core.base.errors import InvalidRequest, ModelNotFound, PromptTooLong
+from headway.core.base.errors import InvalidRequest, PromptTooLong
 from headway.core.messages.path import EngineRequest, Sampling
 from headway.core.text.tokenizer import Tokenizer
 from headway.service.loaders.sampling_defaults import SamplingDefaults
@@ -25,22 +25,6 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int  # tokens of prompt and answer together
     vocab_size: int
     sampling: SamplingDefaults = SamplingDefaults()  # for what a request leaves open
-
-
-def check_model_name(name: str | None, facts: ModelFacts) -> str:
-    """The name to answer under; raises ModelNotFound, which lists the served ones."""
-    if name is None:
-        return facts.names[0]
-    if name not in facts.names:
-        raise unknown_model(name, facts.names)
-    return name
-
-
-def unknown_model(name: str, served: Sequence[str]) -> ModelNotFound:
-    """The error of a name that no model here has; it lists those that are served."""
-    return ModelNotFound(
-        f"There is no model {name[:80]!r} here. Served: {', '.join(served)}.", param="model"
-    )
 
 
 def check_against_model(request: ChatRequest | CompletionRequest, facts: ModelFacts) -> None:

@@ -3,7 +3,8 @@
 Every call is one script and one round trip; Redis's own clock is used, so the gateways' clocks
 need not agree. A call that met a broken connection or a time-out is made once more (calls may be
 repeated), then raises StoreUnavailable: what to do then is `shared_limits`' to choose. Every key
-has an end of life, and those of one tenant share a hash tag.
+has an end of life, and those of one tenant share a hash tag: all keys of a call are in one slot of
+a Redis Cluster.
 """
 
 from collections import defaultdict
@@ -12,10 +13,11 @@ from typing import Any
 
 import msgspec
 from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import MovedError, NoScriptError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from headway.core.base.errors import InvalidSetting, StoreUnavailable
@@ -33,6 +35,7 @@ from headway.service.store.limit_scripts import (
     SPEND,
     Script,
 )
+from headway.service.store.redis_nodes import Address, RedisNodes
 
 KINDS = (None, LimitKind.REQUESTS, LimitKind.TOKENS, LimitKind.CONCURRENCY, LimitKind.BUDGET)
 LIMIT_OF = {
@@ -42,6 +45,7 @@ LIMIT_OF = {
     LimitKind.BUDGET: "monthly_budget",
 }
 POOL_WAIT_S = 5.0
+MOST_MOVES = 3  # of one call, from one node of a cluster to the next
 RETRY_S = Seconds(1.0)
 Argument = str | int
 
@@ -64,20 +68,13 @@ class RedisLimits:
         Only tests turn `use_server_time` off: then `now` is the time.
         """
         try:
-            self._pool = BlockingConnectionPool.from_url(
-                settings.url,
-                max_connections=settings.max_connections,
-                timeout=POOL_WAIT_S,
-                socket_timeout=settings.timeout_s,
-                socket_connect_timeout=settings.timeout_s,
-                retry=Retry(NoBackoff(), 0),
-                protocol=2,
-                client_name="headway",
-            )
+            of_url = {**parse_url(settings.url)}
         except ValueError as error:
             # The URL may hold a password, so the message does not repeat it.
             raise InvalidSetting("redis_url", f"is no URL of a Redis: {error}") from None
-        self._redis = Redis.from_pool(self._pool)
+        self._nodes = RedisNodes(
+            lambda address: _client(settings, of_url, address), str(of_url.get("host", ""))
+        )
         self.max_connections = settings.max_connections
         self._prefix = settings.prefix
         self._use_server_time = use_server_time
@@ -153,10 +150,16 @@ class RedisLimits:
         key = f"{self._prefix}:gateways"
         return int(await self._run(ANNOUNCE, [key], [self._time(now), gateway]))
 
+    async def check_whole(self) -> None:
+        """Raises StoreUnavailable while a node of a cluster that has slots does not answer."""
+        try:
+            await self._nodes.check_whole()
+        except (RedisError, OSError) as error:
+            raise _unavailable(error) from error
+
     async def close(self) -> None:
         """Close all connections."""
-        await self._redis.aclose()
-        await self._pool.disconnect()
+        await self._nodes.close()
 
     async def _spending(self, script: Script, tenant: str, micros: int, now: float) -> int:
         arguments = [self._time(now), micros, *month_starts(to_ms(now))]
@@ -175,19 +178,51 @@ class RedisLimits:
 
     async def _run(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
         """What the script returns; raises StoreUnavailable."""
-        try:
+        num_failures = num_moves = 0
+        while True:
             try:
                 return await self._try(script, keys, arguments)
-            except (RedisConnectionError, RedisTimeoutError, OSError):
-                return await self._try(script, keys, arguments)
-        except (RedisError, OSError) as error:
-            raise StoreUnavailable(f"Redis does not answer: {error}", RETRY_S) from error
+            except MovedError as error:
+                num_moves += 1
+                if num_moves > MOST_MOVES:
+                    raise StoreUnavailable(f"Redis moves its slots: {error}", RETRY_S) from error
+                self._nodes.moved(error)
+            except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+                num_failures += 1
+                self._nodes.failed(keys[0])
+                if num_failures > 1:
+                    raise _unavailable(error) from error
+            except RedisError as error:
+                raise _unavailable(error) from error
 
     async def _try(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
+        node = self._nodes.of(keys[0])
         try:
-            return await self._redis.evalsha(script.sha, len(keys), *keys, *arguments)
+            return await node.evalsha(script.sha, len(keys), *keys, *arguments)
         except NoScriptError:  # Redis was started anew, or told to forget its scripts
-            return await self._redis.eval(script.text, len(keys), *keys, *arguments)
+            return await node.eval(script.text, len(keys), *keys, *arguments)
+
+
+def _client(settings: RedisSettings, of_url: dict[str, Any], address: Address | None) -> Redis:
+    """Of one node, with all that the URL says beside its address."""
+    own: dict[str, Any] = {}
+    if address is not None:
+        own["host"], own["port"] = address
+    pool = BlockingConnectionPool(
+        max_connections=settings.max_connections,
+        timeout=POOL_WAIT_S,
+        socket_timeout=settings.timeout_s,
+        socket_connect_timeout=settings.timeout_s,
+        retry=Retry(NoBackoff(), 0),
+        protocol=2,
+        client_name="headway",
+        **{**of_url, **own},
+    )
+    return Redis.from_pool(pool)
+
+
+def _unavailable(error: Exception) -> StoreUnavailable:
+    return StoreUnavailable(f"Redis does not answer: {error}", RETRY_S)
 
 
 def _answer(claim: Claim, found: Sequence[int]) -> Granted | Denied:

@@ -199,6 +199,7 @@ class SharedLimits:
             pause = min(2 * pause, LOOK_LIMIT_S)
             try:
                 self._share.num_gateways = await self._store.announce(self._gateway, 0.0)
+                await self._store.check_whole()
                 while self._late:
                     end = self._late.popleft()
                     try:

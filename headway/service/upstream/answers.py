@@ -99,10 +99,6 @@ class StreamedAnswer:
             out = sse.event(_encode(self._usage_chunk(created, ended.usage))) + out
         return out, ended
 
-    def so_far(self) -> Usage:
-        """What was made until now, told or counted."""
-        return self._usage or self._estimate()
-
     def _gained(self, chunk: Mapping[str, Any], now: Seconds) -> list[Tokens]:
         gained = []
         for choice in _list(chunk.get("choices")):

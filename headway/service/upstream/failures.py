@@ -31,7 +31,7 @@ SECRET = re.compile(r"\b(?:sk|hf|key|Bearer)[-_ ][\w*.-]{6,}", re.IGNORECASE)
 TOO_LONG = (
     "maximum context length",  # OpenAI, vLLM, SGLang
     "longer than the model's context length",  # SGLang
-    "exceeds the maximum allowed input length",
+    "exceeds the maximum allowed length",
     "exceeds the available context size",  # llama.cpp
 )
 FULL = frozenset({429, 503})
@@ -46,6 +46,7 @@ class Refusal(NamedTuple):
     is_retried: bool  # another replica may answer
     is_failure: bool  # counts against the replica
     detail: str = ""  # for the log; may hold addresses, never text of a prompt
+    cools_s: float = 0.0  # for which, as it says, the replica takes nothing
 
 
 def refusal_of(
@@ -59,8 +60,11 @@ def refusal_of(
     if status in FULL:
         wait = Seconds(_retry_after(headers))
         busy = UpstreamBusy("the servers behind this model are full", wait)
-        # 503 without a time is what a proxy says of a server that is not there.
-        return Refusal(busy, True, status == 503 and "retry-after" not in headers, f"{status}")
+        # 503 without a time is what a proxy says of a server that is not there. With one it may be
+        # about this request alone, as a class's queue that is full; 429 is about whoever asks: us.
+        is_told = not {"retry-after", "retry-after-ms"}.isdisjoint(headers)
+        cools = float(wait) if status == 429 and is_told else 0.0
+        return Refusal(busy, True, status == 503 and not is_told, f"{status}", cools)
     if status in CLIENTS:
         return Refusal(_of_the_client(status, detail, hidden), False, False, f"{status}")
     if status in OURS or 300 <= status < 400:

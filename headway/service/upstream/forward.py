@@ -242,8 +242,9 @@ class Forwarder:
         has_begun: bool,
     ) -> HeadwayError:
         """Note a failed try; returns if there may be another, else raises what the client gets."""
-        error, is_retried, is_failure, detail = _refusal(failed)
+        error, is_retried, is_failure, detail, cools_s = _refusal(failed)
         now = self._clock.now()
+        lease.replica.cool(cools_s, now)
         if is_failure:
             lease.replica.breaker.failed(now)
         else:

@@ -15,6 +15,7 @@ from headway.service.upstream.answers import usage_body
 OBJECTS = {"chat.completion.chunk": "chat.completion"}
 # With these a server sends its answer in one piece, or in a form that is not put together here.
 UNSTREAMED = ("use_beam_search", "best_of", "modalities", "audio")
+BOTH = ("tools", "logprobs")  # llama.cpp streams no answer that may call tools and is scored
 PREFIX = b"data: "
 
 _encode = msgspec.json.Encoder().encode
@@ -23,9 +24,10 @@ _decode = msgspec.json.Decoder().decode
 
 def as_stream(request: ForwardedRequest) -> ForwardedRequest | None:
     """The same request, streamed; None for one whose answer cannot be put together."""
-    if any(request.fields.get(name) for name in UNSTREAMED):
+    fields = request.fields
+    if any(fields.get(name) for name in UNSTREAMED) or all(fields.get(name) for name in BOTH):
         return None
-    return msgspec.structs.replace(request, stream=True, fields={**request.fields, "stream": True})
+    return msgspec.structs.replace(request, stream=True, fields={**fields, "stream": True})
 
 
 class Gathered:

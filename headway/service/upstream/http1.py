@@ -23,6 +23,7 @@ END_S = 1.0  # for the last bytes of an answer that nobody reads any more
 IDLE_S = 60.0  # after which a connection is not used again
 RETRY_AFTER = Seconds(1.0)
 FIRST_FINAL = 200  # lower statuses announce another one
+OTHER_NAME = frozenset({62, 64})  # OpenSSL's codes: of a host's name, of an address
 KEEP_ALIVE_HEADERS = "connection: keep-alive\r\n"
 
 
@@ -30,6 +31,14 @@ class NotConnected(UpstreamBroken):
     """No connection was made: the server has seen nothing of the request."""
 
     code = "upstream_unreachable"
+
+
+class NotTrusted(NotConnected):
+    """TLS ended before anything was sent; `advice` is for whoever may change the settings."""
+
+    def __init__(self, error: ssl.SSLError) -> None:
+        super().__init__(f"no connection to the upstream: {type(error).__name__}", RETRY_AFTER)
+        self.advice = _advice(error)
 
 
 class Head(NamedTuple):
@@ -303,11 +312,30 @@ class HttpClient:
             raise UpstreamTimeout(
                 f"no connection to the upstream within {connect_s:g} s", RETRY_AFTER
             ) from None
-        except (OSError, ssl.SSLError) as error:
+        except ssl.SSLError as error:
+            raise NotTrusted(error) from error
+        except OSError as error:
             raise NotConnected(
                 f"no connection to the upstream: {type(error).__name__}", RETRY_AFTER
             ) from error
         return connection
+
+
+def _advice(error: ssl.SSLError) -> str:
+    """What is wrong, and what to do about it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code in OTHER_NAME:
+            return (
+                f"its certificate is for another name ({error.verify_message}): url must have a "
+                f"name of the certificate"
+            )
+        return (
+            f"its certificate is not trusted ({error.verify_message}): name the file of the "
+            f"authority that issued it in tls.ca_file, or in SSL_CERT_FILE"
+        )
+    if error.reason == "WRONG_VERSION_NUMBER":
+        return "it does not speak TLS: its url must begin with http://, or the port is wrong"
+    return f"TLS with it fails ({error.reason or type(error).__name__})"
 
 
 def tls_context(settings: Tls) -> ssl.SSLContext:

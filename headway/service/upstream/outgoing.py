@@ -116,7 +116,7 @@ def outgoing_head(
     return "\r\n".join(lines) + "\r\n"
 
 
-def probe_head(endpoint: Endpoint, path: str, settings: UpstreamSettings, key: str | None) -> str:
+def probe_head(path: str, settings: UpstreamSettings, key: str | None) -> str:
     """Request line and header of a GET."""
     lines = [f"GET {path} HTTP/1.1", "accept: */*", "accept-encoding: identity"]
     lines.append(f"user-agent: {AGENT}")

@@ -7,7 +7,7 @@ from collections.abc import Collection, Coroutine, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from headway.core.base.clock import Clock
-from headway.core.base.errors import QueueFull, ReplicaNotReady, StartError
+from headway.core.base.errors import QueueFull, ReplicaNotReady, StartError, UpstreamBusy
 from headway.core.base.units import Seconds
 from headway.core.route.index import PrefixIndex
 from headway.core.route.retry import RetryBudget
@@ -142,10 +142,11 @@ class UpstreamPool:
 
         A first try waits for room, in the line's order and no longer than its class allows; a
         further one does not. Raises ReplicaNotReady when no replica can be sent anything,
-        QueueFull when too many wait, DeadlineUnmeetable when it would come too late.
+        UpstreamBusy while all have said that they take nothing for a while, QueueFull when too many
+        wait, DeadlineUnmeetable when it would come too late.
         """
         now = self._clock.now()
-        place = self.line.enter(wish.who, now)
+        place = self.line.enter(wish.who, now, is_again=bool(tried))
         found = None if len(self.line) and not tried else self._take(wish, tried, place)
         if found is not None:
             return found
@@ -203,6 +204,7 @@ class UpstreamPool:
             each
             for each in self.replicas
             if each.label not in tried and each.is_routable(now) and each.in_flight < most
+            if not each.cold_s(now)
         ]
         # One that is returning gets a few requests at a time, unless there is no other.
         trusted = [each for each in with_room if each.breaker.may_take(each.in_flight, now)]
@@ -228,7 +230,14 @@ class UpstreamPool:
 
     def _raise_if_down(self, tried: Collection[str]) -> None:
         now = self._clock.now()
-        if not any(each.is_routable(now) and each.label not in tried for each in self.replicas):
+        left = [
+            each.cold_s(now)
+            for each in self.replicas
+            if each.is_routable(now) and each.label not in tried
+        ]
+        if left and min(left) > 0.0:
+            raise UpstreamBusy("the servers behind this model are full", Seconds(min(left)))
+        if not left:
             raise ReplicaNotReady(
                 f"the servers behind this model do not answer: {self._reason(now)}",
                 self._retry_after(now),

@@ -6,10 +6,11 @@ import logging
 import msgspec
 
 from headway.core.base.errors import HeadwayError
+from headway.service.upstream.http1 import NotTrusted
 from headway.service.upstream.outgoing import outgoing_head, probe_head
 from headway.service.upstream.replica import UpstreamReplica
 from headway.service.upstream.settings import Kind, UpstreamSettings
-from headway.service.upstream.told import NAMES, Told, read_told
+from headway.service.upstream.told import INSTEAD, NAMES, Told, read_told
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,8 @@ class Prober:
             status, _ = await self._get(
                 replica, models if path is None else self._at(replica, path)
             )
+        except NotTrusted as error:
+            return error.advice
         except HeadwayError as error:
             return error.message
         if status == 200:
@@ -45,11 +48,20 @@ class Prober:
         """Its load, where its kind tells it; None where it does not answer."""
         if self._settings.kind not in NAMES:
             return None
+        found = read_told(await self._page(replica, "/metrics"), self._settings.kind)
+        instead = INSTEAD.get(self._settings.kind)
+        if found is None and instead is not None:
+            path, read = instead
+            found = read(await self._page(replica, path))
+        return found
+
+    async def _page(self, replica: UpstreamReplica, path: str) -> bytes:
+        """Of a GET beside its API; nothing where it has none."""
         try:
-            status, page = await self._get(replica, self._at(replica, "/metrics"))
+            status, page = await self._get(replica, self._at(replica, path))
         except HeadwayError:
-            return None
-        return read_told(page, self._settings.kind) if status == 200 else None
+            return b""
+        return page if status == 200 else b""
 
     async def context_length(self, replica: UpstreamReplica) -> int | None:
         """Tokens that its model takes, as its list of models says: all kinds but `openai` do."""
@@ -91,7 +103,7 @@ class Prober:
         return f"{replica.endpoint.root}{path}"
 
     async def _get(self, replica: UpstreamReplica, path: str) -> tuple[int, bytes]:
-        head = probe_head(replica.endpoint, path, self._settings, self._key)
+        head = probe_head(path, self._settings, self._key)
         return await self._ask(replica, head, b"")
 
     async def _post(

@@ -13,6 +13,7 @@ from headway.service.upstream.settings import Endpoint
 from headway.service.upstream.told import Told
 
 FAILED_PROBES = 2  # in a row, after which a server counts as gone
+MOST_COOLING_S = 60.0  # then it is asked again, whatever it said
 
 
 class UpstreamReplica:
@@ -30,6 +31,7 @@ class UpstreamReplica:
         self._failed_probes = 0
         self._others = 0  # requests that it had of others when it last told
         self._leases: set[Lease] = set()
+        self._cold_until = Seconds(0.0)
 
     @property
     def label(self) -> str:
@@ -44,6 +46,15 @@ class UpstreamReplica:
     def is_routable(self, now: Seconds) -> bool:
         """Whether it may be sent anything."""
         return self.is_healthy is not False and not self.breaker.is_ejected(now)
+
+    def cool(self, seconds: float, now: Seconds) -> None:
+        """It said that it takes nothing for so long."""
+        until = now + min(seconds, MOST_COOLING_S)
+        self._cold_until = Seconds(max(self._cold_until, until))
+
+    def cold_s(self, now: Seconds) -> float:
+        """Seconds for which it still takes nothing."""
+        return max(0.0, self._cold_until - now)
 
     def candidate(self) -> Candidate:
         """As the choice sees it."""

@@ -195,7 +195,7 @@ def test_a_key_made_on_the_database_is_good_at_a_gateway(
         (("--data-dir", "none"), "has no database"),
         (("--url", "http://127.0.0.1:1"), "--admin-key"),
         (("--url", "http://127.0.0.1:1", "--admin-key", KEY), "no server answers"),
-        (("--database-url", "mysql://me:hush@h/x"), "must be sqlite:///FILE"),
+        (("--database-url", "mysql://me:hush@h/x"), "must be sqlite:///FILE or postgresql://"),
     ],
 )
 def test_without_a_place_to_work_at_the_exit_code_is_2(

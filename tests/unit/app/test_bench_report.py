@@ -12,7 +12,6 @@ from headway.app.bench_report import (
     as_json,
     peak_concurrency,
     peak_tokens_per_second,
-    percentile,
     series_of,
     summarize,
     table,
@@ -65,13 +64,6 @@ def test_an_answer_of_one_token_has_no_time_per_output_token() -> None:
 def test_failed_requests_give_no_answer() -> None:
     assert answer_of(record(error="HTTP 503: full"), PROMPT) is None
     assert answer_of(record(times=()), PROMPT) is None
-
-
-def test_percentiles_interpolate_between_ranks() -> None:
-    assert percentile([1.0, 2.0, 3.0, 4.0], 50) == 2.5
-    assert percentile([1.0, 2.0, 3.0, 4.0], 0) == 1.0
-    assert percentile([1.0, 2.0, 3.0, 4.0], 100) == 4.0
-    assert percentile([5.0], 99) == 5.0
 
 
 def test_a_series_is_in_milliseconds() -> None:

@@ -28,18 +28,25 @@ def test_a_bad_file_is_named_with_line_and_reason(
     assert said.count("\n") == 1
 
 
-def test_a_cascade_that_begins_at_another_server_is_refused_with_its_line(
+def test_a_cascade_that_begins_where_nothing_is_scored_is_refused_with_its_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "h.yaml"
-    file.write_text(
-        "models:\n"
-        "  - upstream: {name: cloud, url: 'http://127.0.0.1:9'}\n"
-        "  - {model: a.gguf, served_model_name: own}\n"
-        "routes:\n"
-        "  names: [{name: careful, cascade: {first: cloud, then: own}}]\n"
-    )
-    assert main(["config", "check", str(file)]) == 2
+
+    def check(more: str) -> int:
+        file.write_text(
+            "models:\n"
+            f"  - upstream: {{name: cloud, url: 'http://127.0.0.1:9'{more}}}\n"
+            "  - {model: a.gguf, served_model_name: own}\n"
+            "routes:\n"
+            "  names: [{name: careful, cascade: {first: cloud, then: own}}]\n"
+        )
+        return main(["config", "check", str(file)])
+
+    assert check(", logprobs: true") == check(", kind: llamacpp") == 0
+    assert check(", kind: llamacpp, logprobs: false") == 2
+    capsys.readouterr()
+    assert check("") == 2
     said = capsys.readouterr().err
     assert said.startswith(f"headway config: {file}:5: routes.names[0].cascade.first: 'cloud' is")
 

@@ -85,5 +85,10 @@ def test_a_key_that_is_not_set_is_named_with_its_model(
 
 def test_certificates_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     text = "models:\n  - {upstream: {name: m, url: https://a, tls: {ca_file: /none.pem}}}\n"
-    with pytest.raises(InvalidSetting, match=r"models\[0\]\.upstream\.tls: its files"):
+    where = r"models\[0\]\.upstream\.tls"
+    with pytest.raises(InvalidSetting, match=rf"{where}\.ca_file: /none.pem cannot be read"):
         open_upstreams(merge_models({}, {}, written(tmp_path, text)))
+    (tmp_path / "none.pem").write_text("no certificate")
+    file = written(tmp_path, text.replace("/none.pem", f"{tmp_path}/none.pem"))
+    with pytest.raises(InvalidSetting, match=f"{where}: its files hold no certificates"):
+        open_upstreams(merge_models({}, {}, file))

@@ -38,12 +38,15 @@ def test_a_second_warmup_finds_all_kernels_in_the_folder_that_it_names(smollm2_p
     folder = Path(said[2])
     assert folder.parent == CACHE / "kernels"
     assert "loading the weights: 100%" in err
-    before = kept(folder)
-    assert before
-    code, out, err = warmed_up(*arguments)
-    assert (code, out.startswith("kernels loaded in ")) == (0, True), err
-    assert "compiling" not in err
-    assert kept(folder) == before
+    for _ in range(5):  # other tests may compile something beside this one
+        before = kept(folder)
+        assert before
+        code, out, err = warmed_up(*arguments)
+        assert (code, out.startswith("kernels loaded in ")) == (0, True), err
+        assert "compiling" not in err
+        if kept(folder) == before:
+            return
+    pytest.fail("each warmup writes to the folder, although it finds all kernels there")
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(smollm2_path: str, tmp_path: Path) -> None:

@@ -1,5 +1,4 @@
 import os
-import socket
 import sys
 from pathlib import Path
 
@@ -14,14 +13,9 @@ from benchmarks.servers import (
     started,
     tree,
 )
+from tests.ports import free_port
 
-START_S = 20.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+START_S = 60.0
 
 
 def test_a_server_is_ended_with_all_its_processes_even_those_that_refuse(

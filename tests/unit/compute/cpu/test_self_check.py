@@ -99,8 +99,8 @@ def test_a_warm_check_takes_less_than_a_twentieth_of_a_second() -> None:
 
     def took() -> float:
         self_check.cases.cache_clear()
-        began = time.perf_counter()
+        began = time.process_time()
         problem_of(OFFERED[0], lambda isa: gemm)
-        return time.perf_counter() - began
+        return time.process_time() - began
 
     assert min(took() for _ in range(5)) < 0.05

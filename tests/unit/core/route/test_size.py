@@ -174,9 +174,9 @@ def test_the_time_does_not_grow_with_the_prompt() -> None:
     def fastest(text: str) -> float:
         times = []
         for _ in range(5):
-            began = time.perf_counter()
+            began = time.process_time()
             sizer.size(prompt(text))
-            times.append(time.perf_counter() - began)
+            times.append(time.process_time() - began)
         return min(times)
 
     words = "Please prove that the function f(x) == y + 1; converges. " * 100

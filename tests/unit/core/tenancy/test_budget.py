@@ -4,7 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headway.core.tenancy.budget import DAY_MS, month_of, month_starts
+from headway.core.tenancy.budget import month_of, month_starts
+
+DAY_MS = 86_400_000
 
 
 def ms(*when: int) -> int:

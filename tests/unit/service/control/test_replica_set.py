@@ -19,7 +19,7 @@ from headway.core.messages.path import (
     Tokens,
 )
 from headway.core.route.retry import RetrySettings
-from headway.core.route.router import RouteSettings
+from headway.core.route.router import RouterSettings
 from headway.service.control.replica_set import ReplicaSetSettings
 from headway.service.control.supervise import Observers
 from headway.service.wire.transport import ReplicaState
@@ -183,7 +183,7 @@ def test_a_request_that_had_not_begun_is_sent_again_from_the_start() -> None:
 def test_retries_before_the_first_token_end_with_their_budget() -> None:
     async def test() -> None:
         retries = RetrySettings(share=0.0, least=1)
-        settings = ReplicaSetSettings(replicas=2, route=RouteSettings(retries=retries))
+        settings = ReplicaSetSettings(replicas=2, route=RouterSettings(retries=retries))
         site = await Site(settings=settings).ready()
         readers = [site.read(request(f"r{i}", range(i, i + 9))) for i in range(6)]
         busiest = max(site.members, key=lambda m: len(m.received))

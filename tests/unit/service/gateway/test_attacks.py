@@ -73,7 +73,7 @@ async def told(here: Site, data: bytes) -> bytes:
     """All that is answered to bytes on a connection of their own."""
     reader, writer = await here.connect()
     writer.write(data)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         found = await reader.read()
     await close(writer)
     return found
@@ -319,7 +319,7 @@ def test_patterns_and_grammars_are_refused_or_taken_as_plain_text() -> None:
         key = add_tenant(store, "acme")
         async with guarded(store) as here:
             for bomb in BOMBS:
-                async with asyncio.timeout(2):
+                async with asyncio.timeout(20):
                     answer = await here.client.post(CHAT, json=HI | bomb, headers=bearer(key))
                 is_text = "stop" in bomb or "bad_words" in bomb
                 assert answer.status_code == 200 if is_text else 400, (bomb, answer.text)

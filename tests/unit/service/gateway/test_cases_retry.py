@@ -13,8 +13,10 @@ from headway.core.base.errors import (
 )
 from headway.core.base.units import Seconds
 from headway.core.messages.path import EngineRequest, Finished, FinishReason, Usage
+from headway.service.observe.clock import SystemClock
 from headway.service.wire.transport import ReplicaState
 from tests.unit.service.gateway.fakes import CHAT, HI, FakeReplica, run, say_hello, site
+from tests.upstreams import FakeUpstream, Pen, Seen, front, hello, upstream
 
 
 class Cooling(FakeReplica):
@@ -97,5 +99,78 @@ def test_overload_03_an_engine_that_is_away_tells_its_own_time() -> None:
             assert [a.status_code for a in answers] == [503] * 4
             assert {a.headers["retry-after"] for a in answers[:3]} == {"7"}
             assert not replica.requests
+
+    run(scenario())
+
+
+class Limited:
+    """A script of a server that is asked too often, until the test says otherwise."""
+
+    def __init__(self, retry_after: str) -> None:
+        self.retry_after = retry_after
+
+    async def __call__(self, seen: Seen, pen: Pen) -> None:
+        """429 with its time."""
+        if not self.retry_after:
+            return await hello(seen, pen)
+        error = {"error": {"message": "too many requests"}}
+        await pen.answer(429, error, f"retry-after: {self.retry_after}")
+
+
+@pytest.mark.spec("B6")
+def test_overload_03_servers_that_cool_down_are_left_alone_until_the_first_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ahead = [0.0]
+    now = SystemClock.now
+    monkeypatch.setattr(SystemClock, "now", lambda self: Seconds(now(self) + ahead[0]))
+
+    async def scenario() -> None:
+        slow, quick = Limited("7"), Limited("3")
+        async with (
+            upstream(slow) as one,
+            upstream(quick) as two,
+            front([one, two], probe_interval=60.0) as here,
+        ):
+            both: tuple[FakeUpstream, ...] = (one, two)
+            first = await here.chat()
+            assert first.status_code == 503
+            assert [len(each.seen) for each in both] == [1, 1]
+            for passed, wait in ((0.0, "3"), (0.0, "3"), (1.5, "2"), (2.5, "1")):
+                ahead[0] = passed
+                for streamed in (True, False):
+                    refused = await here.chat(stream=streamed)
+                    assert refused.status_code == 503
+                    assert refused.json()["error"]["code"] == "upstream_busy"
+                    assert refused.headers["retry-after"] == wait
+            assert [len(each.seen) for each in both] == [1, 1], "neither was asked"
+            quick.retry_after = ""
+            ahead[0] = 3.2
+            assert (await here.chat()).status_code == 200
+            assert [len(each.seen) for each in both] == [1, 2]
+            slow.retry_after = ""
+            ahead[0] = 7.2
+            answers = await asyncio.gather(*(here.chat() for _ in range(20)))
+            assert {each.status_code for each in answers} == {200}
+            assert len(one.seen) > 1
+
+    run(scenario())
+
+
+def test_overload_03_a_server_that_names_a_very_long_time_is_asked_again_after_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ahead = [0.0]
+    now = SystemClock.now
+    monkeypatch.setattr(SystemClock, "now", lambda self: Seconds(now(self) + ahead[0]))
+
+    async def scenario() -> None:
+        script = Limited("86400")
+        async with upstream(script) as theirs, front([theirs], probe_interval=60.0) as here:
+            assert (await here.chat()).status_code == 503
+            script.retry_after = ""
+            assert (await here.chat()).headers["retry-after"] == "60"
+            ahead[0] = 60.1
+            assert (await here.chat()).status_code == 200
 
     run(scenario())

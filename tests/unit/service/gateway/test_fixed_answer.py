@@ -127,7 +127,12 @@ def call_part(index: int, **function: str) -> dict[str, Any]:
 
 
 @pytest.mark.spec("J6")
-def test_a_whole_answer_whose_first_token_came_in_time_takes_all_the_time_it_needs() -> None:
+@pytest.mark.parametrize(
+    "fields", [{"tools": TOOLS}, {"logprobs": True}], ids=["tools", "logprobs"]
+)
+def test_a_whole_answer_whose_first_token_came_in_time_takes_all_the_time_it_needs(
+    fields: dict[str, Any],
+) -> None:
     async def slow(seen: Seen, pen: Pen) -> None:
         assert seen.json["stream"] is True
         assert seen.json["stream_options"] == {"include_usage": True}
@@ -151,7 +156,7 @@ def test_a_whole_answer_whose_first_token_came_in_time_takes_all_the_time_it_nee
 
     async def scenario() -> None:
         async with upstream(slow) as theirs, both(theirs, answering(), ROUTES) as here:
-            found = await ask(here, "m", tools=TOOLS, logprobs=True)
+            found = await ask(here, "m", **fields)
             assert "x-headway-degraded" not in found.headers
             body = found.json()
             assert body["object"] == "chat.completion"
@@ -172,6 +177,20 @@ def test_a_whole_answer_whose_first_token_came_in_time_takes_all_the_time_it_nee
             }
             assert [each["logprob"] for each in choice["logprobs"]["content"]] == [-1.0, -2.0]
             assert body["usage"]["total_tokens"] == 10
+
+    run(scenario())
+
+
+def test_what_cannot_be_put_together_is_asked_for_in_one_piece() -> None:
+    async def whole(seen: Seen, pen: Pen) -> None:
+        assert not seen.json.get("stream")
+        await pen.answer(200, answer("Whole"))
+
+    async def scenario() -> None:
+        async with upstream(whole) as theirs, both(theirs, answering(), ROUTES) as here:
+            both_of_them = {"tools": TOOLS, "logprobs": True}  # llama.cpp would refuse a stream
+            for fields in (both_of_them, {"use_beam_search": True}, {"best_of": 2}):
+                assert text_of(await ask(here, "m", **fields)) == "Whole"
 
     run(scenario())
 

@@ -154,6 +154,18 @@ def test_the_header_timeout_does_not_touch_a_running_answer() -> None:
         b"Content-Length: five\r\n\r\nhello",
         b"Transfer-Encoding: chunked\r\n\r\nXYZ\r\n",
         b"bad header\r\n\r\n",
+        b"Content-Length: +5\r\n\r\nhello",
+        b"Content-Length: 0x5\r\n\r\nhello",
+        b"Content-Length: 5, 5\r\n\r\nhello",
+        b"Content-Length: 99999999999999999999999\r\n\r\nhello",
+        b"Content-Length: 5\r\n Transfer-Encoding: chunked\r\n\r\nhello",
+        b"Transfer-Encoding: xchunked\r\n\r\nhello",
+        b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFFF\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n-1\r\n",
+        b"X: a\rContent-Length: 5\r\n\r\nhello",
     ],
 )
 def test_ambiguous_framing_is_a_400_and_the_connection_closes(framing: bytes) -> None:

@@ -26,17 +26,19 @@ MARKED = {"role": "user", "content": MARK}
 
 
 @pytest.fixture
-def written() -> Iterator[io.StringIO]:
-    """What is logged at the default level, by every logger of the process."""
+def written(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
+    """What is logged, by every logger of the process; at the default level unless told."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     stream = io.StringIO()
-    log.configure(stream=stream)
-    client = logging.getLogger("httpx")  # of the test itself: it logs its own URLs
-    client_level = client.level
-    client.setLevel(logging.WARNING)
+    log.configure(getattr(request, "param", "info"), stream=stream)
+    clients = [logging.getLogger(each) for each in ("httpx", "httpcore")]
+    levels = [each.level for each in clients]
+    for client in clients:  # the test's own, which logs its own URLs
+        client.setLevel(logging.WARNING)
     yield stream
-    client.setLevel(client_level)
+    for client, before in zip(clients, levels, strict=True):
+        client.setLevel(before)
     root.handlers[:] = handlers
     root.setLevel(level)
 
@@ -58,6 +60,7 @@ BODIES: list[tuple[str, Any]] = [
 ]
 
 
+@pytest.mark.parametrize("written", ["info", "debug"], indirect=True)
 def test_markers_and_keys_are_in_no_log_line_security_logs_01(written: io.StringIO) -> None:
     def fail(replica: FakeReplica, request: Any) -> None:
         raise RuntimeError(MARK)

@@ -136,7 +136,7 @@ async def as_asked(seen: Seen, pen: Pen) -> None:
     """A script: what becomes of a request stands in it."""
     kind = seen.json["kind"]
     if kind == "busy":
-        await pen.answer(429, {"error": {"message": "full"}}, "retry-after: 1")
+        await pen.answer(429, {"error": {"message": "full"}})  # and no time to wait for
     elif kind == "reset":
         pen.reset()
     elif kind == "wrong":

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from headway.core.tenancy.limits import Claim, Limits
+from headway.core.tenancy.limits import LEASE_S, Claim, Limits
+from headway.core.tenancy.memory_limits import MemoryLimits
 from headway.service.gateway.books import NoLimits
 from headway.service.gateway.journey import Books
 from headway.service.gateway.limit_settings import RateLimitSettings
 from headway.service.gateway.settings import GatewaySettings
-from headway.service.upstream.settings import Kind
+from headway.service.upstream.settings import Kind, Timeouts
 from tests.unit.service.gateway.fakes import close, post, run, until
 from tests.unit.service.gateway.test_records import Kept, Prices
 from tests.upstreams import CHAT, HI, Pen, Seen, chunk, front, hello, upstream
@@ -175,5 +176,69 @@ def test_a_tokens_limit_is_reserved_by_the_upstreams_own_count() -> None:
                 assert (await here.client.post(CHAT, json=body, headers=KEY)).status_code == 200
                 assert limits.reserved == [1254]
                 assert [seen.path for seen in theirs.seen] == ["/tokenize", CHAT]
+
+    run(scenario())
+
+
+class Moody:
+    """A script that ends as it is told, and well once the test is through with it."""
+
+    def __init__(self, end: str) -> None:
+        self.end = end
+
+    async def __call__(self, seen: Seen, pen: Pen) -> None:
+        """Three tokens, where there are any, and then that end."""
+        if not self.end:
+            return await hello(seen, pen)
+        if self.end == "refuses":
+            return await pen.answer(400, {"error": {"message": "no"}})
+        if self.end in {"closes", "resets", "falls silent"}:
+            await pen.begin()
+            await pen.events(chunk("a"), chunk("b"), chunk("c"))
+        if self.end.endswith("resets"):
+            pen.reset()
+        elif self.end == "closes":
+            pen.close()
+        else:
+            await pen.gone()
+
+
+@pytest.mark.parametrize(
+    "end", ["closes", "resets", "falls silent", "never answers", "at once resets", "refuses"]
+)
+def test_rate_limits_02_streaming_sse_02_slot_and_reservation_come_back_from_any_end(
+    end: str,
+) -> None:
+    times = Timeouts(first_token=0.3, between_chunks=0.3, total=5.0)
+    tight = Limits(concurrent_requests=1, tokens_per_minute=1000)
+
+    async def scenario() -> None:
+        script = Moody(end)
+        kept = Kept()
+        made = Books(MemoryLimits(), kept, Prices(), time.time, "gateway-1")
+        async with (
+            upstream(script) as theirs,
+            front(
+                [theirs],
+                gateway=GATEWAY,
+                books=made,
+                limits=RateLimitSettings(default=tight),
+                timeouts=times,
+            ) as here,
+        ):
+            here.client.headers.update(KEY)
+            first = await here.chat(stream=True, max_tokens=900)
+            assert first.status_code in {200, 400, 502, 504}
+            script.end = ""
+            # The slot is free soon, and of 900 reserved tokens only those that were sent are gone:
+            # another 900 would not fit otherwise.
+            async with asyncio.timeout(LEASE_S / 2):
+                while (second := await here.chat(max_tokens=900)).status_code == 429:
+                    assert second.json()["error"]["type"] == "concurrency", second.text
+                    await asyncio.sleep(0.02)
+            assert second.status_code == 200, second.text
+            outcomes = [each.outcome for each in kept.told]
+            assert outcomes[0] == ("invalid" if end == "refuses" else "error")
+            assert outcomes[-1] == "ok"
 
     run(scenario())

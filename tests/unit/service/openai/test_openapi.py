@@ -1,12 +1,21 @@
 import json
 import re
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headway.core.base.errors import InvalidRequest
+from headway.core.base.errors import (
+    BadFrame,
+    Conflict,
+    CorruptBlock,
+    HeadwayError,
+    InvalidRequest,
+    MethodNotAllowed,
+    StartError,
+)
 from headway.service.openai.limits import ApiLimits
 from headway.service.openai.openapi import ENDPOINTS, docs_page, openapi
 from headway.service.openai.parse import parse_chat, parse_completion, parse_native
@@ -32,6 +41,25 @@ def test_every_endpoint_is_described_with_references_that_exist() -> None:
     assert set(document["paths"]) == {endpoint.path for endpoint in ENDPOINTS}
     names = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
     assert references(document) <= names
+
+
+def kinds_of(root: type[HeadwayError]) -> Iterator[type[HeadwayError]]:
+    """It and all below it."""
+    yield root
+    for each in root.__subclasses__():
+        yield from kinds_of(each)
+
+
+def test_every_status_that_a_request_may_end_with_is_described() -> None:
+    # A start, and what stays between processes, is answered to nobody; paths and /admin are others.
+    elsewhere = (StartError, CorruptBlock, BadFrame, MethodNotAllowed, Conflict)
+    wanted = {
+        str(kind.http_status)
+        for kind in kinds_of(HeadwayError)
+        if not issubclass(kind, elsewhere) and kind.__module__.startswith("headway.")
+    }
+    for path in ("/v1/chat/completions", "/v1/completions", "/v1/chat", "/tokenize"):
+        assert wanted <= set(openapi("1")["paths"][path]["post"]["responses"]), path
 
 
 def test_the_described_fields_are_those_that_are_parsed() -> None:

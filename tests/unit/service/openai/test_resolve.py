@@ -1,14 +1,13 @@
 import msgspec
 import pytest
 
-from headway.core.base.errors import InvalidRequest, ModelNotFound, PromptTooLong
+from headway.core.base.errors import InvalidRequest, PromptTooLong
 from headway.service.loaders.sampling_defaults import SamplingDefaults
 from headway.service.openai.limits import ApiLimits
 from headway.service.openai.parse import parse_chat, parse_completion
 from headway.service.openai.resolve import (
     answer_entries,
     check_answer_size,
-    check_model_name,
     engine_requests,
 )
 from headway.service.openai.schema import ChatRequest, CompletionRequest
@@ -25,20 +24,6 @@ def chat(**fields: object) -> ChatRequest:
 
 def completion(**fields: object) -> CompletionRequest:
     return parse_completion(body(**{"prompt": "Hi", **fields}), LIMITS)
-
-
-def test_the_served_names_are_found_and_the_first_is_the_default() -> None:
-    assert check_model_name(None, FACTS) == "tiny"
-    assert check_model_name("tiny-too", FACTS) == "tiny-too"
-
-
-@pytest.mark.parametrize("name", ["", "gpt-4", "../../secret", "a\x00.gguf", "tiny\n"])
-def test_streaming_sse_01_an_unknown_model_is_a_404_that_lists_the_served_ones(name: str) -> None:
-    with pytest.raises(ModelNotFound) as caught:
-        check_model_name(name, FACTS)
-    assert caught.value.http_status == 404
-    assert caught.value.param == "model"
-    assert "tiny, tiny-too" in caught.value.message
 
 
 def test_max_tokens_is_by_default_what_is_left_of_the_context() -> None:

@@ -111,6 +111,7 @@ def test_a_gateway_of_theirs_that_waited_too_long_is_a_timeout() -> None:
     [
         "This model's maximum context length is 64 tokens. However, you requested 90.",
         "The input (90 tokens) is longer than the model's context length (64 tokens).",
+        "Input length 90 exceeds the maximum allowed length 64.",
         "request (90 tokens) exceeds the available context size (64 tokens), try increasing it",
     ],
 )

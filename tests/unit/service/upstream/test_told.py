@@ -3,7 +3,7 @@
 import pytest
 
 from headway.service.upstream.settings import Kind
-from headway.service.upstream.told import Told, read_told
+from headway.service.upstream.told import Told, read_loads, read_slots, read_told
 
 VLLM = b"""\
 # HELP vllm:num_requests_running x
@@ -20,6 +20,45 @@ sglang:num_running_reqs{model_name="x"} 3.0
 sglang:num_queue_reqs{model_name="x"} 1.0
 sglang:token_usage{model_name="x"} 0.5
 """
+BY_PRIORITY = b"""\
+sglang:num_running_reqs{model_name="x",priority=""} 3.0
+sglang:num_running_reqs{model_name="x",priority="2"} 1.0
+sglang:num_running_reqs{model_name="x",priority="0"} 2.0
+sglang:num_queue_reqs{priority="",model_name="x"} 1.0
+sglang:num_queue_reqs{priority="0",model_name="x"} 1.0
+sglang:token_usage{model_name="x",priority=""} 0.5
+"""
+
+
+@pytest.mark.parametrize(
+    ("page", "wanted"),
+    [
+        (b'[{"id": 0, "is_processing": true}, {"id": 1, "is_processing": false}]', Told(1.0)),
+        (b"[]", None),
+        (b'{"error": {"code": 501}}', None),
+        (b"", None),
+    ],
+)
+def test_the_slots_of_llama_cpp_are_read(page: bytes, wanted: Told | None) -> None:
+    assert read_slots(page) == wanted
+
+
+@pytest.mark.parametrize(
+    ("page", "wanted"),
+    [
+        (
+            b'{"timestamp": "t", "loads": [{"dp_rank": 0, "num_running_reqs": 3, '
+            b'"num_waiting_reqs": 1, "token_usage": 0.25}, {"dp_rank": 1, "token_usage": 0.5}]}',
+            Told(3.0, 1.0, 0.5),
+        ),
+        (b'{"loads": []}', None),
+        (b'{"loads": [{"num_running_reqs": "many"}]}', None),
+        (b"not found", None),
+        (b"", None),
+    ],
+)
+def test_the_loads_of_sglang_are_read(page: bytes, wanted: Told | None) -> None:
+    assert read_loads(page) == wanted
 
 
 @pytest.mark.parametrize(
@@ -28,6 +67,7 @@ sglang:token_usage{model_name="x"} 0.5
         (VLLM, Kind.VLLM, Told(5.0, 4.0, 0.75)),
         (VLLM, Kind.HEADWAY, Told(5.0, 4.0, 0.75)),
         (SGLANG, Kind.SGLANG, Told(3.0, 1.0, 0.5)),
+        (BY_PRIORITY, Kind.SGLANG, Told(3.0, 1.0, 0.5)),
         (b"llamacpp:requests_processing 2\n", Kind.LLAMACPP, Told(2.0, 0.0, 0.0)),
         (SGLANG, Kind.VLLM, None),
         (VLLM, Kind.OPENAI, None),
