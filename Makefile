@@ -67,7 +67,7 @@ prop: .venv/.dev ## property tests
 	$(RUN_TESTS) "tests/property tests/replay" $(SPREAD) $(ARGS)
 
 parity: .venv/.dev ## our numbers against transformers'
-	$(RUN_TESTS) tests/parity $(ARGS)
+	$(RUN_TESTS) tests/parity $(SPREAD) $(ARGS)
 
 fault: .venv/.dev services ## processes that die, hang and stop
 	$(RUN_TESTS) tests/fault $(ARGS)

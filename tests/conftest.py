@@ -17,6 +17,10 @@ from tests.services.servers import Postgres, Redis, postgres, redis_at_work
 
 CACHE = Path(os.environ.get("HEADWAY_CACHE_DIR") or platformdirs.user_cache_path("headway"))
 
+# Beside other workers more threads of torch's would only wait for each other.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Always the same examples, in whatever time this machine takes; LONG=1 tries many new ones.
 hypothesis.settings.register_profile(
     "fixed",

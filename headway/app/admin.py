@@ -2,18 +2,23 @@
 
 import argparse
 import contextlib
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from headway.app.admin_desk import Desk, HttpDesk, Refused, StoreDesk
+from headway.app.admin_desk import (
+    Desk,
+    HttpDesk,
+    Refused,
+    StoreDesk,
+    add_source,
+    admin_key_of,
+    no_database,
+    settings_of,
+)
 from headway.app.admin_show import remark, show
-from headway.app.ledger_source import NO_DATABASE
-from headway.app.settings import merge_models
 from headway.app.stores import open_database_of
-from headway.core.base.errors import InvalidSetting, StartError
 from headway.core.tenancy.limits import Limits
 from headway.core.tenancy.tenant import NAMES
 from headway.service.store.settings import url_of
@@ -41,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         for verb, command in verbs.items():
             action = actions.add_parser(verb, help=command.help, allow_abbrev=False)
             command.declare(action)
-            _add_common(action)
+            action.add_argument("--json", action="store_true", help="print the answer as JSON")
+            add_source(action)
 
 
 def run(chosen: argparse.Namespace) -> int:
@@ -61,38 +67,20 @@ def run(chosen: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _desk(chosen: argparse.Namespace) -> Iterator[Desk]:
-    keys = {"admin_key": [chosen.admin_key]} if chosen.admin_key is not None else {}
-    places = {
-        name: value
-        for name in ("database_url", "data_dir")
-        if (value := getattr(chosen, name)) is not None
-    }
-    settings = merge_models({**places, **keys}, os.environ, chosen.config)[0]
+    settings = settings_of(chosen)
     if chosen.url is not None:
-        if not settings.gateway.admin_key:
-            raise InvalidSetting("--admin-key", "is needed for --url (or HEADWAY_ADMIN_KEY)")
-        with contextlib.closing(HttpDesk(chosen.url, settings.gateway.admin_key[0])) as desk:
+        with contextlib.closing(HttpDesk(chosen.url, admin_key_of(settings))) as desk:
             yield desk
         return
     url = url_of(settings.store)
     if url is None:
-        raise StartError(NO_DATABASE)
+        raise no_database()
     stores = open_database_of(url)
     try:
         assert stores.accounts is not None
         yield StoreDesk(stores.accounts)
     finally:
         stores.close()
-
-
-def _add_common(action: argparse.ArgumentParser) -> None:
-    action.add_argument("--json", action="store_true", help="print the answer as JSON")
-    place = action.add_argument_group("where", "the database, as headway serve has it, or a server")
-    place.add_argument("--database-url", help="[HEADWAY_DATABASE_URL]")
-    place.add_argument("--data-dir", help="[HEADWAY_DATA_DIR]")
-    place.add_argument("--config", metavar="FILE", help="TOML or YAML file [HEADWAY_CONFIG]")
-    place.add_argument("--url", help="a running server, in place of its database")
-    place.add_argument("--admin-key", metavar="KEY", help="for --url [HEADWAY_ADMIN_KEY]")
 
 
 def _declare_name(action: argparse.ArgumentParser) -> None:

@@ -1,19 +1,22 @@
 """Where `headway admin` does its work: on the database itself, or at a running server."""
 
+import argparse
 import asyncio
 import getpass
 import json
+import os
 from collections.abc import Mapping
 from typing import Any, Protocol
 from urllib.parse import quote
 
 import httpx
 
-from headway.core.base.errors import HeadwayError, StartError
+from headway.app.settings import Settings, merge_models
+from headway.core.base.errors import HeadwayError, InvalidSetting, StartError
 from headway.core.tenancy.book import AccountStore
 from headway.service.gateway.accounts import Accounts, call_here
 from headway.service.gateway.admin import AccountPages
-from headway.service.gateway.admin_routes import AdminCall, RouteTable
+from headway.service.gateway.admin_routes import AdminCall, AdminTable
 
 TIMEOUT_S = 30.0
 
@@ -41,7 +44,7 @@ class StoreDesk:
 
     def __init__(self, store: AccountStore) -> None:
         self._accounts = Accounts(store, call_here, lambda _: None)
-        self._table = RouteTable(AccountPages(self._accounts).routes())
+        self._table = AdminTable(AccountPages(self._accounts).routes())
 
     def call(
         self,
@@ -109,6 +112,43 @@ class HttpDesk:
             else ""
         )
         raise Refused(f"{problem.get('message', f'status {answer.status_code}')}{hint}")
+
+
+def add_source(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that say where; `settings_of` reads them."""
+    place = parser.add_argument_group("where", "the database, as headway serve has it, or a server")
+    place.add_argument("--database-url", metavar="URL", help="[HEADWAY_DATABASE_URL]")
+    place.add_argument("--data-dir", metavar="DIR", help="[HEADWAY_DATA_DIR]")
+    place.add_argument("--config", metavar="FILE", help="TOML or YAML file [HEADWAY_CONFIG]")
+    place.add_argument("--url", help="a running server, in place of its database")
+    place.add_argument("--admin-key", metavar="KEY", help="for --url [HEADWAY_ADMIN_KEY]")
+
+
+def settings_of(chosen: argparse.Namespace) -> Settings:
+    """Those of the server that is meant; raises InvalidSetting."""
+    places: dict[str, object] = {
+        name: value
+        for name in ("database_url", "data_dir")
+        if (value := getattr(chosen, name)) is not None
+    }
+    if chosen.admin_key is not None:
+        places["admin_key"] = [chosen.admin_key]
+    return merge_models(places, os.environ, chosen.config)[0]
+
+
+def admin_key_of(settings: Settings) -> str:
+    """The key for --url; raises InvalidSetting where there is none."""
+    if not settings.gateway.admin_key:
+        raise InvalidSetting("--admin-key", "is needed for --url (or HEADWAY_ADMIN_KEY)")
+    return settings.gateway.admin_key[0]
+
+
+def no_database() -> StartError:
+    """The error where there is to be no database, and no server is named."""
+    return StartError(
+        "--data-dir none has no database: give --database-url or --data-dir as to headway serve, "
+        "or --url and --admin-key of a running server"
+    )
 
 
 def _user() -> str:

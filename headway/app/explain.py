@@ -4,7 +4,8 @@ import argparse
 
 import msgspec
 
-from headway.app.ledger_source import add_source, asked_server, open_usage
+from headway.app.admin_desk import add_source
+from headway.app.ledger_source import asked_server, open_usage
 from headway.core.base.errors import StartError
 from headway.service.gateway.explain import explain
 from headway.service.openai.usage_schema import Explanation

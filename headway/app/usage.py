@@ -5,7 +5,8 @@ import sys
 
 import msgspec
 
-from headway.app.ledger_source import add_source, asked_server, open_usage
+from headway.app.admin_desk import add_source
+from headway.app.ledger_source import asked_server, open_usage
 from headway.core.base.errors import InvalidSetting, StartError
 from headway.core.messages.usage import UsageQuery, UsageRow, read_groups, read_moment
 from headway.service.gateway.usage_format import (

@@ -19,7 +19,7 @@ from headway.compute.cpu.sampler import draw_tokens
 from headway.compute.cpu.step import project, step
 from headway.compute.cpu.team import Team
 from headway.compute.cpu.workspace import Workspace
-from headway.compute.sampling.draws import Draw
+from headway.compute.sampling.draws import draws_of
 from headway.core.base.errors import InvalidSetting
 from headway.core.engine.settings import ResolvedEngine
 from headway.core.messages.path import TokenLogprob
@@ -110,7 +110,7 @@ class CpuExecutor:
         token_ids: array[int] = array("i")
         logprobs: tuple[TokenLogprob | None, ...] = ()
         if plan.sample_rows:
-            token_ids, logprobs = draw_tokens(logits, self._draws(plan))
+            token_ids, logprobs = draw_tokens(logits, draws_of(plan, self._previous_draws))
         scores = tuple(self._score(flat, work) for work in plan.scores)
         self._previous_draws = token_ids
         return StepResult(
@@ -179,15 +179,6 @@ class CpuExecutor:
             self._work.partials(plan.partial_floats),
             self._work.scratch,
         )
-
-    def _draws(self, plan: StepPlan) -> list[Draw]:
-        pending = dict(zip(plan.pending_rows, plan.pending_from, strict=True))
-        draws = []
-        for row, position, state in zip(plan.sample_rows, plan.positions, plan.states, strict=True):
-            origin = pending.get(row)
-            last = None if origin is None else self._previous_draws[origin]
-            draws.append(Draw(state, position, last))
-        return draws
 
     def _score(self, flat: FlatStep, work: ScoreWork) -> tuple[TokenLogprob, ...]:
         """Log-probabilities of prompt tokens, some rows at a time."""

@@ -297,7 +297,8 @@ BEST_EFFORT_WAIT = Metric(
 CLASS_PREEMPTIONS = Metric(
     name="headway_class_preemptions_total",
     kind=Kind.COUNTER,
-    help="Sequences stopped for a request of a more important class",
+    help="Sequences stopped for a request of a more important class; part of "
+    "request_preemption_count, and told by class and kind in headway_class_preempted_total",
     unit="sequences",
 )
 CACHED_TOKENS = Metric(

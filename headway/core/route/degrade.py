@@ -51,13 +51,19 @@ def check_degrade(settings: DegradeSettings, known: Sequence[str]) -> None:
     _check_smaller(settings.smaller, known)
     for field in ("wait_factor", "best_effort_wait_s", "queue_share", "answer_after_s"):
         if not getattr(settings, field) > 0:
-            raise InvalidSetting(f"routes.degrade.{field}", "must be above 0")
+            raise _unfit(settings, field, "must be above 0")
     if not 0 < settings.leave_below <= 1:
-        raise InvalidSetting("routes.degrade.leave_below", "must be above 0 and at most 1")
+        raise _unfit(settings, "leave_below", "must be above 0 and at most 1")
     if settings.max_tokens is not None and settings.max_tokens < 1:
-        raise InvalidSetting("routes.degrade.max_tokens", "must be at least 1")
-    if settings.rung < 1 or settings.hold_s < 0:
-        raise InvalidSetting("routes.degrade", "rung must be at least 1, and hold_s at least 0")
+        raise _unfit(settings, "max_tokens", "must be at least 1")
+    if settings.rung < 1:
+        raise _unfit(settings, "rung", "must be at least 1")
+    if not settings.hold_s >= 0:
+        raise _unfit(settings, "hold_s", "must be 0 or more")
+
+
+def _unfit(settings: DegradeSettings, field: str, problem: str) -> InvalidSetting:
+    return InvalidSetting(f"routes.degrade.{field}", f"{problem}, got {getattr(settings, field):g}")
 
 
 def _check_smaller(smaller: Mapping[str, str], known: Sequence[str]) -> None:
@@ -65,9 +71,12 @@ def _check_smaller(smaller: Mapping[str, str], known: Sequence[str]) -> None:
         where = f"routes.degrade.smaller.{pool}"
         for each in (pool, helper):
             if each not in known:
-                raise InvalidSetting(where, f"there is no pool {each!r}")
+                there = ", ".join(sorted(known))
+                raise InvalidSetting(where, f"there is no pool {each!r}; there are {there}")
         if pool in chain(smaller, pool):
-            raise InvalidSetting(where, f"{pool!r} comes back to itself")
+            raise InvalidSetting(
+                where, f"{pool!r} comes back to itself; let the last helper have none"
+            )
 
 
 def chain(smaller: Mapping[str, str], pool: str) -> tuple[str, ...]:

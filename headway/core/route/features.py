@@ -23,7 +23,7 @@ class Prompt(NamedTuple):
 
 CODE = re.compile(
     r"```|\bdef \w+\(|\bclass \w+|\bfunction\b|\bimport \w+|#include|\breturn\b|=>|->|\{\s*$"
-    r"|;\s*$|\bSELECT\b.+\bFROM\b|\w+\(\w*\)|\bTraceback\b|==|!=|\[\d+\]|</\w+>|\$ \w+",
+    r"|;\s*$|\bSELECT\b.+\bFROM\b|\b\w+\(\w*\)|\bTraceback\b|==|!=|\[\d+\]|</\w+>|\$ \w+",
     re.MULTILINE,
 )
 CODE_WORDS = re.compile(

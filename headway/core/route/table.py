@@ -275,7 +275,9 @@ def _check_auto(auto: AutoSettings, known: Sequence[str]) -> None:
         )
     for field in ("long_prompt_chars", "long_answer_tokens"):
         if getattr(auto, field) < 1:
-            raise InvalidSetting(f"routes.auto.{field}", "must be at least 1")
+            raise InvalidSetting(
+                f"routes.auto.{field}", f"must be at least 1, got {getattr(auto, field)}"
+            )
 
 
 def _check_names(

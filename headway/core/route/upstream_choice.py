@@ -1,4 +1,8 @@
-"""Which replica of another's server gets a request: least load, and warmth within bounds."""
+"""Which replica of another's server gets a request: least load, and warmth within bounds.
+
+Of such a server neither rates nor token ids are known: load is counted in requests here, and a
+prompt is known by its text, where `policy` counts seconds and tokens for engines of ours.
+"""
 
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
@@ -22,26 +26,18 @@ class Candidate(NamedTuple):
         return self.in_flight + self.told + (1 if self.kv_usage >= FULL_KV else 0)
 
 
-class Choice(NamedTuple):
-    """Who gets it, and why."""
-
-    name: str
-    reason: str  # "least-load", "prefix"
-    matched: int = 0  # blocks of the text that it has seen
-
-
 def choose(
     candidates: Sequence[Candidate],
     matches: Mapping[str, int],
     names: Sequence[bytes],
     max_skew: int,
     turn: int = 0,
-) -> Choice:
-    """The warmest of those that have at most `max_skew` more to do than the idlest.
+) -> str:
+    """The name of the warmest of those that have at most `max_skew` more to do than the idlest.
 
     matches  blocks of the text's beginning that each has seen; `names` are those of the text
 
-    Without a warm one, the idlest; among equals the one that a hash of the text's beginning
+    Without a warm one, that is the idlest; among equals the one that a hash of the text's beginning
     names, so that gateways that know nothing of each other agree, or `turn` for a short text.
     """
     assert candidates, "nobody to choose from"
@@ -49,12 +45,8 @@ def choose(
     least = min(each.load for each in candidates)
     near = [each for each in candidates if each.load <= least + max_skew]
     best = max(matches.get(each.name, 0) for each in near)
-    if best > 0:
-        warm = [each for each in near if matches.get(each.name, 0) == best]
-        chosen = min(warm, key=lambda each: (each.load, _rank(each.name, seed)))
-        return Choice(chosen.name, "prefix", best)
-    idle = [each for each in candidates if each.load == least]
-    return Choice(min(idle, key=lambda each: _rank(each.name, seed)).name, "least-load")
+    warm = [each for each in near if matches.get(each.name, 0) == best]
+    return min(warm, key=lambda each: (each.load, _rank(each.name, seed))).name
 
 
 def _rank(name: str, seed: int) -> int:

@@ -1,10 +1,13 @@
 """Fitting a StepTable to measured steps.
 
-The table has the least relative error, over weights that cannot be negative. Where the steps say
-little, weak equations beside them say what is likely: a line between the numbers of rows goes on
-straight, and a pair costs as much arithmetic as the model's shape says. Steps of short prompts
-cannot tell tokens from pairs (their number grows in step), so without the second one, what a
-long prompt takes would be noise, multiplied.
+The table has the least sum of relative errors, not of their squares, over weights that cannot be
+negative: steps are held up by whatever else runs, and never hurried, so that what they usually
+take is their middle and not their mean. The spread beside it gives back what they are held up by.
+
+Where the steps say little, weak equations beside them say what is likely: a line between the
+numbers of rows goes on straight, and a pair costs as much arithmetic as the model's shape says.
+Steps of short prompts cannot tell tokens from pairs (they grow together), so without the second
+one, what a long prompt takes would be noise, multiplied.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,15 +25,18 @@ KILO = 1e-3  # pairs are counted in thousands, so that all unknowns are of one s
 # The form itself is some percent wrong about steps, which does not average out over many of
 # them; a shape's arithmetic may be half as much again. So what attention takes has to vary by more
 # than some percent of a step's time before the steps are believed.
-FORM_ERROR, SHAPE_ERROR = 0.03, 0.5
+FORM_ERROR, SHAPE_ERROR = 0.05, 0.5
 BEND = 1e-5  # of all steps' weight, against a line that turns by the slope of a prompt's token
-OUTLIER = 5.0  # times the median deviation; such steps were disturbed
-PASSES = 3
+PASSES = 8  # least squares with weights that make them least errors
+LEAST_ERROR = 0.01  # below which all count the same
+# Of the slowest steps so many are in no spread when they are off by so many times the median
+# error: they were disturbed by what comes once or twice in a run, and tells of no other run.
+RARE, OUTLIER = 0.05, 8.0
 SPREAD_VALUES = 200
 
 
 def fit(steps: Iterable[MeasuredStep], arithmetic: Arithmetic | None = None) -> StepTable:
-    """The table for a model of that arithmetic; steps far off the rest are left out.
+    """The table for a model of that arithmetic; its spread leaves out steps far off the rest.
 
     Raises ValueError when there are no steps.
     """
@@ -38,12 +44,10 @@ def fit(steps: Iterable[MeasuredStep], arithmetic: Arithmetic | None = None) -> 
     if not measured_steps:
         raise ValueError("no step was measured")
     solver = _Solver(measured_steps, arithmetic or Arithmetic())
-    kept, table = measured_steps, solver.solve(measured_steps)
+    table = solver.solve([1.0] * len(measured_steps))
     for _ in range(PASSES - 1):
-        errors = [abs(relative_error(table, step)) for step in kept]
-        limit = OUTLIER * max(median(errors), 1e-6)
-        kept = [step for step, error in zip(kept, errors, strict=True) if error <= limit]
-        table = solver.solve(kept)
+        errors = (abs(step.seconds / table.seconds(step.work) - 1.0) for step in measured_steps)
+        table = solver.solve([LEAST_ERROR / max(error, LEAST_ERROR) for error in errors])
     return msgspec.structs.replace(
         table,
         decode_spread=_spread(table, [s for s in measured_steps if not s.prefill_tokens]),
@@ -59,6 +63,10 @@ def relative_error(table: StepCost, step: MeasuredStep) -> float:
 def _spread(table: StepTable, steps: Sequence[MeasuredStep]) -> tuple[float, ...]:
     """Measured over expected at SPREAD_VALUES shares of the steps, ascending."""
     ratios = sorted(step.seconds / table.seconds(step.work) for step in steps)
+    if ratios:
+        limit = OUTLIER * max(median(abs(ratio - 1.0) for ratio in ratios), LEAST_ERROR)
+        most = ratios[int((1.0 - RARE) * (len(ratios) - 1))]
+        ratios = [ratio for ratio in ratios if ratio <= max(most, 1.0 + limit)]
     count = min(SPREAD_VALUES, len(ratios))
     return tuple(round(ratios[(2 * i + 1) * len(ratios) // (2 * count)], 4) for i in range(count))
 
@@ -67,6 +75,7 @@ class _Solver:
     """Unknowns: what the line rises by up to each knot; a decode's pair; arithmetic of a pair."""
 
     def __init__(self, steps: Sequence[MeasuredStep], arithmetic: Arithmetic) -> None:
+        self._steps = steps
         self._arithmetic = arithmetic
         self._token_rows = 1.0 / (1.0 + arithmetic.head_tokens)
         self._knots = _knots(max(self._rows(step) for step in steps))
@@ -74,17 +83,22 @@ class _Solver:
         # Seconds a token, roughly: what the weak equations are measured against.
         self._scale = median(step.seconds / self._rows(step) for step in prompts)
 
-    def solve(self, steps: Sequence[MeasuredStep]) -> StepTable:
+    def solve(self, weights: Sequence[float]) -> StepTable:
+        """The table with the least squares, each step's by its weight."""
         size = len(self._knots) + 2
         equations = LeastSquares([0.0] * size, [PULL] * size, 1.0)
-        for step in steps:
+        all_weight = prompt_weight = 0.0
+        for step, weight in zip(self._steps, weights, strict=True):
+            all_weight += weight
+            prompt_weight += weight * (step.prefill_tokens > 0)
+            root = weight**0.5
+            unit = root / step.seconds
             reads = step.decode_pairs - step.decode_shared
             pairs = step.prefill_pairs + step.decode_shared
             x = [*self._rises(self._rows(step)), KILO * reads, KILO * pairs]
-            equations.add([value / step.seconds for value in x], 1.0)
-        self._add_bends(equations, BEND * len(steps))
-        num_prompts = sum(step.prefill_tokens > 0 for step in steps)
-        self._add_shape(equations, (FORM_ERROR / SHAPE_ERROR) ** 2 * max(1, num_prompts))
+            equations.add([unit * value for value in x], root)
+        self._add_bends(equations, BEND * all_weight)
+        self._add_shape(equations, (FORM_ERROR / SHAPE_ERROR) ** 2 * (prompt_weight or 1.0))
         *rises, decode_pair, pair = equations.solve()
         heights = [sum(rises[: index + 1]) for index in range(len(rises))]
         return StepTable(

@@ -19,6 +19,7 @@ from headway.core.tenancy.account import KeyRecord, TenantRecord, fault_of, read
 from headway.core.tenancy.account_metrics import ACCOUNTS_AGE
 from headway.core.tenancy.book import AccountStore, Book, Snapshot, snapshot
 from headway.core.tenancy.tenant import Principal, Tenant
+from headway.service.gateway.auth import UNKNOWN
 from headway.service.gateway.slow_checks import SlowChecks
 from headway.service.observe.prometheus import Sample
 
@@ -26,7 +27,6 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 POLL_S = 2.0
-UNKNOWN = "The API key is not known to this server."
 
 
 class Caller(Protocol):

@@ -36,7 +36,7 @@ class AdminRoute(NamedTuple):
     handler: AdminHandler
 
 
-class RouteTable:
+class AdminTable:
     """Finds the handler of a call."""
 
     def __init__(self, routes: Sequence[AdminRoute]) -> None:
@@ -47,7 +47,7 @@ class RouteTable:
         segments = path.split("/")
         fits = {route.method: route for route, parts in self._routes if _fits(parts, segments)}
         if not fits:
-            raise NotFound("There is nothing at this path; see /openapi.json.")
+            raise NotFound("There is nothing at this path; see /admin/openapi.json.")
         route = fits.get(method)
         if route is None:
             allowed = ", ".join(sorted(fits))
@@ -62,7 +62,7 @@ class RouteTable:
 class AdminRoutes:
     """All of /admin. Without a key there is no such object, and no such path."""
 
-    def __init__(self, keys: AdminKeys, table: RouteTable, refused: Callable[[], None]) -> None:
+    def __init__(self, keys: AdminKeys, table: AdminTable, refused: Callable[[], None]) -> None:
         """`refused` counts requests without the right key."""
         self._keys = keys
         self._table = table
@@ -95,7 +95,7 @@ class AdminRoutes:
             return value
 
         if "\0" in exchange.path:  # PostgreSQL has no text with one, and takes it for a fault
-            raise NotFound("There is nothing at this path; see /openapi.json.")
+            raise NotFound("There is nothing at this path; see /admin/openapi.json.")
         call = AdminCall(who, (), query, body)
         return await self._table.call(exchange.method, exchange.path, call)
 

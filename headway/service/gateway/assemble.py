@@ -14,7 +14,7 @@ from headway.core.tenancy.tenant import Tenant, read_tenants
 from headway.service.gateway.accounts import Accounts, Caller, call_here
 from headway.service.gateway.admin import AccountPages
 from headway.service.gateway.admin_keys import AdminKeys, check_admin_keys
-from headway.service.gateway.admin_routes import AdminRoute, AdminRoutes, RouteTable
+from headway.service.gateway.admin_routes import AdminRoute, AdminRoutes, AdminTable
 from headway.service.gateway.auth import FindTenant, KeyRing, TokenSource
 from headway.service.gateway.books import NoLedger, NoLimits, NoPrices
 from headway.service.gateway.journey import Books
@@ -198,7 +198,7 @@ def _admin(
     if accounts is not None:
         routes += AccountPages(accounts, known.keys()).routes()
     keys = AdminKeys(access.admin_keys, time.monotonic)
-    return AdminRoutes(keys, RouteTable(routes), lambda: exporter.add(ADMIN_REFUSED))
+    return AdminRoutes(keys, AdminTable(routes), lambda: exporter.add(ADMIN_REFUSED))
 
 
 def _rules(needs: GatewayNeeds, exporter: Exporter) -> LimitRules:

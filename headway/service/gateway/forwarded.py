@@ -209,10 +209,11 @@ def _texts_of(fields: Mapping[str, Any]) -> list[str]:
         prompts = prompt if isinstance(prompt, list) else [prompt]
         return [each for each in prompts if isinstance(each, str)]
     asked = [each.get("content") for each in messages if each.get("role") == "user"]
-    return [_joined(content) for content in asked]
+    return [text_of(content) for content in asked]
 
 
-def _joined(content: object) -> str:
+def text_of(content: object) -> str:
+    """Of a message's content, whatever else it holds."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []

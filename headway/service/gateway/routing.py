@@ -21,7 +21,7 @@ from headway.core.route.routing_metrics import (
 )
 from headway.core.route.table import AT, Found, unknown
 from headway.core.tenancy.tenant import SloClass, Tenant
-from headway.service.gateway.forwarded import ServedUpstream, ask_of_forwarded
+from headway.service.gateway.forwarded import ServedUpstream, ask_of_forwarded, text_of
 from headway.service.gateway.generate import Request
 from headway.service.gateway.http import Exchange
 from headway.service.gateway.models import AnyServed
@@ -338,7 +338,7 @@ def modalities_of(request: Request) -> frozenset[str]:
 
 
 def _chat_prompt(request: ChatRequest) -> Prompt:
-    texts = [_text_of(message.get("content")) for message in request.messages]
+    texts = [text_of(message.get("content")) for message in request.messages]
     asked = [
         text
         for message, text in zip(request.messages, texts, strict=True)
@@ -358,10 +358,3 @@ def _completion_prompt(request: CompletionRequest) -> tuple[Prompt, bool]:
     longest = max(texts, key=len, default="")
     made = Prompt(text=longest, num_chars=num_chars, max_tokens=request.sampling.max_tokens)
     return made, bool(ids)
-
-
-def _text_of(content: object) -> str:
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else []
-    return "\n".join(str(part.get("text") or "") for part in parts if isinstance(part, dict))

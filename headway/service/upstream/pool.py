@@ -213,15 +213,15 @@ class UpstreamPool:
             return None
         matches = {name: self._index.match(name, wish.names) for name in chosen_from}
         candidates = [each.candidate() for each in chosen_from.values()]
-        choice = choose(candidates, matches, wish.names, self.settings.max_skew, place.id)
-        self._index.add(choice.name, wish.names)
+        chosen = choose(candidates, matches, wish.names, self.settings.max_skew, place.id)
+        self._index.add(chosen, wish.names)
         self.line.took(place, now, is_full=self._room(now) <= 1)
 
         def left(lease: Lease) -> None:
             self.line.ended(place, self._clock.now(), lease.num_tokens)
             self._call_next()
 
-        return Lease(chosen_from[choice.name], choice.reason, left)
+        return Lease(chosen_from[chosen], left)
 
     def _room(self, now: Seconds) -> int:
         """Requests that could be sent now."""

@@ -104,11 +104,8 @@ class UpstreamReplica:
 class Lease:
     """A place at a replica for one request; a context manager."""
 
-    def __init__(
-        self, replica: UpstreamReplica, reason: str, left: Callable[["Lease"], None]
-    ) -> None:
+    def __init__(self, replica: UpstreamReplica, left: Callable[["Lease"], None]) -> None:
         self.replica = replica
-        self.reason = reason  # why it was chosen
         self.num_tokens = 0  # of its answer, once that is known
         self._left = left
         self._timer: asyncio.Timeout | None = None

@@ -248,26 +248,25 @@ def _check_headers(headers: dict[str, str], where: str) -> None:
 
 
 def _check_numbers(settings: UpstreamSettings, where: str) -> None:
-    positive = {f"timeouts.{name}": value for name, value in _floats(settings.timeouts)}
-    positive |= {
-        name: getattr(settings, name) for name in ("probe_interval", "launch_timeout", "ageing")
-    }
-    for name in ("max_concurrent", "max_answer_bytes"):
+    positive = _values("timeouts", settings.timeouts) | _values("breaker", settings.breaker)
+    for name in ("probe_interval", "launch_timeout", "ageing", "max_concurrent"):
         positive[name] = getattr(settings, name)
+    positive["max_answer_bytes"] = settings.max_answer_bytes
+    positive["retries.in_a_row"] = settings.retries.in_a_row
     if settings.context_length is not None:
         positive["context_length"] = settings.context_length
     for name, value in positive.items():
         if not 0 < value <= 1e12:
             raise InvalidSetting(f"{where}.{name}", f"must be above 0, got {value:g}")
-    for name in ("max_waiting", "max_skew", "stop_timeout"):
-        if not 0 <= getattr(settings, name) <= 1e12:
-            raise InvalidSetting(
-                f"{where}.{name}", f"must be 0 or more, got {getattr(settings, name):g}"
-            )
+    others = {name: getattr(settings, name) for name in ("max_waiting", "max_skew", "stop_timeout")}
+    others |= {"retries.share": settings.retries.share, "retries.least": settings.retries.least}
+    for name, value in others.items():
+        if not 0 <= value <= 1e12:
+            raise InvalidSetting(f"{where}.{name}", f"must be 0 or more, got {value:g}")
 
 
-def _floats(timeouts: Timeouts) -> Iterable[tuple[str, float]]:
-    return ((name, getattr(timeouts, name)) for name in Timeouts.__struct_fields__)
+def _values(name: str, part: Timeouts | BreakerSettings) -> dict[str, float]:
+    return {f"{name}.{field}": getattr(part, field) for field in part.__struct_fields__}
 
 
 def facts_of(settings: UpstreamSettings) -> PoolFacts:

@@ -13,7 +13,7 @@ from headway.compute.gpu.runner.batch import StepBatch, make_batch
 from headway.compute.gpu.runner.loading import LoadedModel
 from headway.compute.gpu.sampling.logprobs import score_tokens
 from headway.compute.gpu.sampling.sampler import draw_tokens
-from headway.compute.sampling.draws import Draw
+from headway.compute.sampling.draws import draws_of
 from headway.core.engine.settings import ResolvedEngine
 from headway.core.messages.path import TokenLogprob
 from headway.core.messages.step import ScoreWork, StepPlan, StepResult
@@ -80,7 +80,7 @@ class GpuExecutor:
         logprobs: tuple[TokenLogprob | None, ...] = ()
         if plan.sample_rows:
             logits = decoder.logits(hidden.index_select(0, batch.last_tokens(plan.sample_rows)))
-            token_ids, logprobs = draw_tokens(logits, self._draws(plan))
+            token_ids, logprobs = draw_tokens(logits, draws_of(plan, self._previous_draws))
         scores = tuple(self._score(batch, hidden, work) for work in plan.scores)
         self._previous_draws = token_ids
         return StepResult(
@@ -98,15 +98,6 @@ class GpuExecutor:
         self._host.close()
         self._pool.close()
         self._grid = np.empty((0, 1), dtype=np.int32)
-
-    def _draws(self, plan: StepPlan) -> list[Draw]:
-        pending = dict(zip(plan.pending_rows, plan.pending_from, strict=True))
-        draws = []
-        for row, position, state in zip(plan.sample_rows, plan.positions, plan.states, strict=True):
-            origin = pending.get(row)
-            last = None if origin is None else self._previous_draws[origin]
-            draws.append(Draw(state, position, last))
-        return draws
 
     def _score(self, batch: StepBatch, hidden: Tensor, work: ScoreWork) -> tuple[TokenLogprob, ...]:
         offset = int(batch.layout.offsets[work.row])

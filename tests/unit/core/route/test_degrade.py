@@ -87,7 +87,7 @@ def test_helpers_are_followed_to_the_end() -> None:
         ({"queue_share": 0}, "routes.degrade.queue_share: must be above 0"),
         ({"leave_below": 1.5}, "routes.degrade.leave_below: must be above 0 and at most 1"),
         ({"max_tokens": 0}, "routes.degrade.max_tokens: must be at least 1"),
-        ({"rung": 0}, "routes.degrade: rung must be"),
+        ({"rung": 0}, "routes.degrade.rung: must be at least 1, got 0"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(fields: dict[str, Any], said: str) -> None:

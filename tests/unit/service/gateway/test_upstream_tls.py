@@ -140,7 +140,7 @@ def test_a_server_whose_certificate_is_made_good_comes_back(
             async with front([url], tls=tls, probe_interval=0.05) as here:
                 await refuses(here)
                 await theirs.stop()
-                async with upstream(hello, port=port, tls=right), asyncio.timeout(20):
+                async with upstream(hello, port=port, tls=right), asyncio.timeout(60):
                     while (await here.chat()).status_code != 200:
                         await asyncio.sleep(0.05)
                 await theirs.start()

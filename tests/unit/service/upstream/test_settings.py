@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from headway.core.base.errors import InvalidSetting
+from headway.core.route.breaker import BreakerSettings
+from headway.core.route.retry import RetrySettings
 from headway.service.upstream.settings import (
     Endpoint,
     Kind,
@@ -84,6 +86,9 @@ def test_an_address_is_taken_apart(url: str, wanted: tuple[str, str, str, str]) 
         ({"timeouts": Timeouts(total=0)}, "upstream.timeouts.total"),
         ({"max_concurrent": 0}, "upstream.max_concurrent"),
         ({"max_waiting": -1}, "upstream.max_waiting"),
+        ({"breaker": BreakerSettings(window=0)}, "upstream.breaker.window"),
+        ({"retries": RetrySettings(share=-0.1)}, "upstream.retries.share"),
+        ({"retries": RetrySettings(in_a_row=0)}, "upstream.retries.in_a_row"),
         ({"tls": Tls(key_file="k")}, "upstream.tls.key_file"),
         ({"url": ("http://h:1", "http://h:2"), "launch": ("vllm",)}, "upstream.launch"),
     ],
