@@ -46,6 +46,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.no_cover)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_data_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing is written to the data folder of whoever runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data-home")))
+        patch.delenv("HEADWAY_DATA_DIR", raising=False)
+        yield
+
+
 @pytest.fixture(scope="session")
 def smollm2_path() -> str:
     """Path of SmolLM2-135M-Instruct (Q4_1): HEADWAY_TEST_MODEL, or fetched into the cache."""

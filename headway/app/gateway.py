@@ -160,7 +160,8 @@ class _Process:
         on_lost = self._limits.on_lost
         keeper = keeper_of(opened.settings, opened.stores, self._name, self._prices, on_lost)
         try:
-            await self._limits.recall(keeper)
+            if opened.settings.prices.models:  # else nothing was spent
+                await self._limits.recall(keeper)
             parts = self._assemble(keeper)
             try:
                 await parts.load()

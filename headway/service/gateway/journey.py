@@ -25,6 +25,7 @@ from headway.service.upstream.ends import Gained, Sent
 from headway.service.wire.transport import Mailbox
 
 LAST_WORDS_S = 5.0  # for an engine to tell what a cancelled request had cost
+SETTLE_S = 0.5  # of them, for which the request's slot is kept
 
 FIXED = "answer"  # Route.degraded where the client got a text of the operator's: nothing is paid
 T = TypeVar("T")
@@ -234,15 +235,15 @@ class Journey:
         else:
             outcome = self.meter.fail(error, self._exchange.shown_id)
         self.notes.took_s = max(0.0, self._books.wall_clock() - self._began)
+        if self.notes.boxes:  # the ledger's, and the limits', once the engine has told the rest
+            self._books.ledger.closes(lambda: self._heard_out(outcome, error))
+            return
         record = self._record(outcome, error)
-        claim, self._claim = self._claim, None
         try:
-            if claim is not None:
-                used = record.prompt_tokens + record.completion_tokens
-                now = self._books.wall_clock()
-                await _to_the_end(self._books.limits.settle(claim, used, record.cost, now))
+            await _to_the_end(self._settle(record))
         finally:  # last, so that nothing is waited for between this and the answer's last bytes
-            self._keep(record, outcome, error)
+            if self.notes.is_known:
+                self._books.ledger.closed(record, self._exchange.num_unsent)
 
     def _open(self, prompt_tokens: int, max_tokens: int) -> None:
         """Have the ledger know as much as is known, should this process be killed.
@@ -253,12 +254,13 @@ class Journey:
             record = self._known(Outcome.LOST, None)  # what it is if nothing is told of it again
             self._books.ledger.opened(self.meter.opened(record, prompt_tokens, max_tokens))
 
-    def _keep(self, record: RequestRecord, outcome: Outcome, error: HeadwayError | None) -> None:
-        """The ledger's, now or once the engine has told the rest."""
-        if self.notes.boxes:
-            self._books.ledger.closes(lambda: self._heard_out(outcome, error))
-        elif self.notes.is_known:
-            self._books.ledger.closed(record, self._exchange.num_unsent)
+    async def _settle(self, record: RequestRecord) -> None:
+        """Give back what it did not use of its tenant's limits."""
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            used = record.prompt_tokens + record.completion_tokens
+            now = self._books.wall_clock()
+            await self._books.limits.settle(claim, used, record.cost, now)
 
     def _check(self, answer: Granted | Denied) -> None:
         """Tell the client how it stands; raises RateLimited, and then nothing is held."""
@@ -273,14 +275,23 @@ class Journey:
             raise denial(claim, answer, rules.currency)
 
     async def _heard_out(self, outcome: Outcome, error: HeadwayError | None) -> RequestRecord:
-        """The record, once the engine has told the rest."""
-        with contextlib.suppress(TimeoutError, ReplicaLost):
-            async with asyncio.timeout(LAST_WORDS_S):
-                for box in self.notes.boxes.values():
-                    while not isinstance(event := await box.get(), Finished):
-                        pass
-                    self.meter.heard(event)
+        """The record, once the engine has told the rest; limits do not wait for it as long."""
+        hearing = asyncio.ensure_future(self._hear())
+        try:
+            await asyncio.wait((hearing,), timeout=SETTLE_S)
+            await self._settle(self._record(outcome, error))
+            await asyncio.wait((hearing,), timeout=LAST_WORDS_S - SETTLE_S)
+        finally:
+            hearing.cancel()
         return self._record(outcome, error)
+
+    async def _hear(self) -> None:
+        """What the engine tells of its cancelled requests."""
+        with contextlib.suppress(ReplicaLost):
+            for box in self.notes.boxes.values():
+                while not isinstance(event := await box.get(), Finished):
+                    pass
+                self.meter.heard(event)
 
     def _record(self, outcome: Outcome, error: HeadwayError | None) -> RequestRecord:
         """As far as everything is known now."""
