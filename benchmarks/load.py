@@ -597,9 +597,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--capacity", type=float, help="requests/s for w5; default: from w2")
     parser.add_argument("--overload-seconds", type=float, default=60.0)
     parser.add_argument("--long-prompts", type=int, default=10, help="at most so many in w4")
-    parser.add_argument(
-        "--vip-share", type=float, default=0.2, help="share of w5's requests sent as 'vip'"
-    )
+    parser.add_argument("--vip-share", type=float, default=0.2, help="of w5: sent as 'vip'")
     parser.add_argument(
         "--drain-seconds", type=float, default=120.0, help="wait after the last arrival"
     )

@@ -37,7 +37,7 @@ kernel_cache.prepare(CACHE / "kernels")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What the tests of the core reach is covered; tracing all others takes time, and hides gaps."""
+    """Only what the tests of the core reach is covered: tracing the others takes time."""
     for item in items:
         if not item.nodeid.startswith("tests/unit/core/"):
             item.add_marker(pytest.mark.no_cover)

@@ -22,7 +22,7 @@ from headway.app.reload import Again, Reach, Reloader
 from headway.app.reload_state import ReloadState
 from headway.app.running import RunningModels
 from headway.app.settings import Settings
-from headway.app.settle import give_back
+from headway.app.settle import collect_less, give_back
 from headway.app.stores import Stores, access_of, keeper_of, open_stores
 from headway.core.tenancy.price import PriceTable
 from headway.service.gateway.assemble import Assembled, GatewayNeeds, assemble
@@ -182,6 +182,7 @@ class _Process:
         try:
             if await self._first_of(self._models.wait_ready(), http):
                 give_back()
+                collect_less()
                 self._show_ready(parts.reloadable.keys.is_open)
                 beside.append(asyncio.create_task(self._reload_when_asked(parts)))
                 await self._first_of(asyncio.Event().wait(), http)

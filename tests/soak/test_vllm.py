@@ -8,6 +8,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
@@ -32,7 +33,10 @@ models:
       probe_interval: 0.5
   - {{model: {own}, served_model_name: own}}
 """
-PATHS = {CHAT: {"messages": ASK}, "/v1/completions": {"prompt": "A colour is"}}
+PATHS: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": ASK},
+    "/v1/completions": {"prompt": "A colour is"},
+}
 
 pytestmark = [
     pytest.mark.soak,

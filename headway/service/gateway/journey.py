@@ -21,7 +21,7 @@ from headway.service.gateway.http import Exchange
 from headway.service.gateway.limit_answers import LimitRules, denial, headers_of
 from headway.service.gateway.meter import Meter, RequestMeter
 from headway.service.gateway.notes import ITS_OWN, NOTHING, Notes, billed, hash_of_user
-from headway.service.upstream.forward import Sent
+from headway.service.upstream.ends import Gained, Sent
 from headway.service.wire.transport import Mailbox
 
 LAST_WORDS_S = 5.0  # for an engine to tell what a cancelled request had cost
@@ -196,6 +196,11 @@ class Journey:
         """An event of one of its engine requests."""
         self.meter.saw(event)
 
+    @property
+    def gained(self) -> Gained:
+        """Counts tokens of a choice of one of them; the meter's own, to be called at each."""
+        return self.meter.gained
+
     def giving(self, num_tokens: int) -> None:
         """So many of its tokens, all told, are about to be handed to its connection."""
         self.notes.giving = num_tokens
@@ -240,12 +245,13 @@ class Journey:
             self._keep(record, outcome, error)
 
     def _open(self, prompt_tokens: int, max_tokens: int) -> None:
-        """Have the ledger know as much as is known, should this process be killed."""
+        """Have the ledger know as much as is known, should this process be killed.
+
+        Twice on the way to every first token, so nothing is asked that can only be nothing yet.
+        """
         if self.notes.is_known:
-            record = self._record(Outcome.LOST, None)  # what it is if nothing is told of it again
-            self._books.ledger.opened(
-                msgspec.structs.replace(record, prompt_tokens=prompt_tokens, max_tokens=max_tokens)
-            )
+            record = self._known(Outcome.LOST, None)  # what it is if nothing is told of it again
+            self._books.ledger.opened(self.meter.opened(record, prompt_tokens, max_tokens))
 
     def _keep(self, record: RequestRecord, outcome: Outcome, error: HeadwayError | None) -> None:
         """The ledger's, now or once the engine has told the rest."""
@@ -278,8 +284,12 @@ class Journey:
 
     def _record(self, outcome: Outcome, error: HeadwayError | None) -> RequestRecord:
         """As far as everything is known now."""
+        return self._charged(self.meter.fill(self._known(outcome, error)), outcome)
+
+    def _known(self, outcome: Outcome, error: HeadwayError | None) -> RequestRecord:
+        """What the meter has no part in."""
         tenant, notes = self.principal.tenant, self.notes
-        record = RequestRecord(
+        return RequestRecord(
             id=self.id,
             shown_id=self._exchange.shown_id,
             gateway=self._books.gateway,
@@ -296,7 +306,6 @@ class Journey:
             outcome=outcome.value,
             error_code=(error.code or "") if error is not None else "",
         )
-        return self._charged(self.meter.fill(record), outcome)
 
     def _charged(self, record: RequestRecord, outcome: Outcome) -> RequestRecord:
         """The record with what was sent, and what all of it costs."""
