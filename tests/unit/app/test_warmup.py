@@ -42,11 +42,11 @@ def test_a_second_warmup_finds_all_kernels_in_the_folder_that_it_names(smollm2_p
         before = kept(folder)
         assert before
         code, out, err = warmed_up(*arguments)
-        assert (code, out.startswith("kernels loaded in ")) == (0, True), err
-        assert "compiling" not in err
-        if kept(folder) == before:
+        assert code == 0, err
+        is_loaded = out.startswith("kernels loaded in ") and "compiling" not in err
+        if is_loaded and kept(folder) == before:
             return
-    pytest.fail("each warmup writes to the folder, although it finds all kernels there")
+    pytest.fail(f"each warmup compiles or writes again: {out}{err}")
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(smollm2_path: str, tmp_path: Path) -> None:
