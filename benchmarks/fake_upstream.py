@@ -4,7 +4,8 @@
 
 POST /v1/chat/completions (streamed or whole) with `max_tokens` tokens, the first after
 FAKE_FIRST_MS, each next one FAKE_TOKEN_MS later; GET /health and /v1/models. Every stream has a
-phase of its own, as its request came at a moment of its own.
+phase of its own, as its request came at a moment of its own. No token is like the one before it:
+LiteLLM's proxy ends an answer whose chunks repeat themselves.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ async def _stream(send: Send, num_tokens: int, usage: dict[str, int] | None) -> 
         await asyncio.sleep(max(0.0, due - loop.time()))
         due += TOKEN_S
         last = number == num_tokens - 1
-        delta = {"content": "word "} | ({"role": "assistant"} if number == 0 else {})
+        delta = {"content": f"word{number} "} | ({"role": "assistant"} if number == 0 else {})
         choice = {"index": 0, "delta": delta, "finish_reason": "length" if last else None}
         await _event(send, _head("chat.completion.chunk") | {"choices": [choice]})
     if usage is not None:

@@ -9,8 +9,7 @@ prints what a user of that server would see: throughput, time to first token
     w2  batch              16 concurrent, prompt 256, output 128, 48 requests
     w3  shared prefix      16 concurrent, 1,000 shared + 64 own prompt tokens,
                            output 64, 64 requests (the prefix starts uncached)
-    w4  interference       8 streams of 256 tokens, while a 4,000-token prompt
-                           arrives every 3 s (--long-prompts: that many at most)
+    w4  interference       8 streams of 256 tokens, and a 4,000-token prompt every 3 s
     w5  overload           Poisson arrivals at twice the capacity for 60 s, a
                            share of 'vip' (--vip-share), the rest 'free'; requests
                            shaped as in w2
@@ -300,8 +299,8 @@ async def w3_shared_prefix(run: Run) -> list[Record]:
 async def w4_interference(run: Run) -> list[Record]:
     """Eight decoding streams, and a long prompt every 3 s until they are done."""
     streams = [Request(run.prompt(64, f"w4/stream/{i}"), 256, "stream") for i in range(8)]
-    count = run.options.long_prompts
-    long_prompts = [Request(run.prompt(4000, f"w4/long/{i}"), 16, "long") for i in range(count)]
+    numbers = range(run.options.long_prompts)
+    long_prompts = [Request(run.prompt(4000, f"w4/long/{i}"), 16, "long") for i in numbers]
     long_tasks: list[asyncio.Task[Record]] = []
 
     async def send_long_prompts() -> None:
@@ -594,15 +593,11 @@ def parse_arguments() -> argparse.Namespace:
         default='{"ignore_eos": true}',
         help="JSON merged into each request (default: %(default)s)",
     )
-    parser.add_argument(
-        "--min-tokens", action="store_true", help="also send min_tokens = max_tokens"
-    )
+    parser.add_argument("--min-tokens", action="store_true", help="send min_tokens = max_tokens")
     parser.add_argument("--capacity", type=float, help="requests/s for w5; default: from w2")
     parser.add_argument("--overload-seconds", type=float, default=60.0)
     parser.add_argument("--long-prompts", type=int, default=10, help="at most so many in w4")
-    parser.add_argument(
-        "--vip-share", type=float, default=0.2, help="share of w5's requests sent as 'vip'"
-    )
+    parser.add_argument("--vip-share", type=float, default=0.2, help="of w5: sent as 'vip'")
     parser.add_argument(
         "--drain-seconds", type=float, default=120.0, help="wait after the last arrival"
     )

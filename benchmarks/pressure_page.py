@@ -34,7 +34,7 @@ def made(folder: Path) -> dict[str, str]:
         "simulator-speed": ("simulator-speed", speed_table),
     }
     return {
-        place: NOTHING if (result := _read(folder, name)) is None else maker(result)
+        place: NOTHING if (result := read(folder, name)) is None else maker(result)
         for place, (name, maker) in makers.items()
     }
 
@@ -75,7 +75,7 @@ def overload_table(result: Result) -> str:
         ),
     ]
     return (
-        f"{_where(result)} {result['what'].split(' at ')[0]}, capacity "
+        f"{where(result)} {result['what'].split(' at ')[0]}, capacity "
         f"{result['capacity_requests_s']:.2f} requests a second.\n\n"
         + table([*head, "P99", "within target"], rows)
         + "\n"
@@ -103,7 +103,7 @@ def batching_table(result: Result) -> str:
         )
     head = ["", "TTFT P50", "P99", "ITL P50", "P99", "E2E P50", "P99", "tok/s", "of static"]
     return (
-        f"{_where(result)} {result['what']}, {result['slots']} slots, {result['rate']:.2f} "
+        f"{where(result)} {result['what']}, {result['slots']} slots, {result['rate']:.2f} "
         f"requests a second; times in milliseconds.\n\n" + table([*head, "slots used"], rows)
     )
 
@@ -127,7 +127,7 @@ def memory_table(result: Result) -> str:
     share = result["short_share"]
     head = ["", "utilisation", "of live ones alone", "waste", "running", "most", "requests/s"]
     return (
-        f"{_where(result)} {100 * share:.0f} % requests of {result['short']} tokens, the rest of "
+        f"{where(result)} {100 * share:.0f} % requests of {result['short']} tokens, the rest of "
         f"{result['long']}, in {result['positions']:,} positions; `concurrency_ratio` "
         f"{result['concurrency_ratio']:.2f}.\n\n" + table(head, rows)
     )
@@ -146,7 +146,7 @@ def preempting_table(result: Result) -> str:
         for row in result["rows"]
     ]
     head = ["", "sequences preempted", "tok/s", "cost", "prompt tokens computed again"]
-    return f"{_where(result)}\n\n" + table(head, rows)
+    return f"{where(result)}\n\n" + table(head, rows)
 
 
 def target_table(result: Result) -> str:
@@ -167,7 +167,7 @@ def target_table(result: Result) -> str:
         )
     )
     head = ["chunks", "gap P50, ms", "gap P99, ms", "long TTFT P50, ms"]
-    return f"{_where(result)} Target {result['target_ms']:.0f} ms; {told}.\n\n" + table(head, rows)
+    return f"{where(result)} Target {result['target_ms']:.0f} ms; {told}.\n\n" + table(head, rows)
 
 
 def truth_table(result: Result) -> str:
@@ -195,7 +195,7 @@ def truth_table(result: Result) -> str:
     ]
     head = ["", "", "measured, ms (runs)", "predicted, ms (runs)", "error"]
     return (
-        f"{_where(result)} Replays off by {100 * result['replay_error_max']:.2f} % at most, "
+        f"{where(result)} Replays off by {100 * result['replay_error_max']:.2f} % at most, "
         f"predictions of W3 to W5 by {100 * result['prediction_error_max']:.0f} %.\n\n"
         + table(["replay", "TTFT off by", "E2E off by"], replays)
         + "\n"
@@ -218,17 +218,18 @@ def cost_table(result: Result) -> str:
         for row in result["rows"]
     ]
     head = ["running", "waiting", "plan, ms", "commit, ms", "step, ms", "median"]
-    return f"{_where(result)}\n\n" + table(head, rows)
+    return f"{where(result)}\n\n" + table(head, rows)
 
 
 def speed_table(result: Result) -> str:
     """How fast the simulator is."""
     rows = [[str(value) for value in run.values()] for run in result["runs"]]
     head = list(result["runs"][0])
-    return f"{_where(result)}\n\n" + table(head, rows)
+    return f"{where(result)}\n\n" + table(head, rows)
 
 
-def _read(folder: Path, name: str) -> dict[str, Any] | None:
+def read(folder: Path, name: str) -> dict[str, Any] | None:
+    """A results file, its name under "file"; None where there is none."""
     path = folder / f"{name}.json"
     if not path.exists():
         return None
@@ -236,7 +237,8 @@ def _read(folder: Path, name: str) -> dict[str, Any] | None:
     return content | {"file": path.name}
 
 
-def _where(result: Result) -> str:
+def where(result: Result) -> str:
+    """File, machine, date, commit and command, as a sentence."""
     machine = result["machine"]
     date = f", {result['date'][:10]}" if "date" in result else ""
     commit = f", commit {result['commit'][:12]}" if "commit" in result else ""

@@ -13,6 +13,7 @@ import argparse
 import sys
 from pathlib import Path
 
+import gateway_page
 import page
 import pressure_page
 from comparison import FIGURES
@@ -48,6 +49,8 @@ def contents(results: Path, text: str) -> dict[Path, str]:
     under_pressure = pressure_page.made(results)
     for name in pressure_page.PAGES:
         found[DOCS / name] = page.fill((DOCS / name).read_text(), under_pressure)
+    gateway = DOCS / gateway_page.PAGE
+    found[gateway] = page.fill(gateway.read_text(), gateway_page.made(results))
     growth = page.newest(results).get("growth")
     for name, each in page.charts_of(growth).items() if growth else ():
         series = [

@@ -27,7 +27,6 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -67,7 +66,8 @@ from headway.service.loaders.progress import ConsoleProgress
 NAMES = ("w1", "w2", "w3", "w4", "w5")
 FITTED = ("w1", "w2")
 WARM_UP = 16  # requests that load.py sends before a workload
-SIMULATIONS = 3  # for each repetition
+CLIENTS = 16  # of w2
+SIMULATIONS = 5  # for each repetition
 REPLAY_LIMIT, PREDICTION_LIMIT = 0.02, 0.15
 TINY = 1e-7  # seconds: after a step's beginning, and for nothing else
 
@@ -272,12 +272,16 @@ def costs_of(reals: Sequence[Real], model: Arithmetic) -> tuple[StepTable, dict[
 
 
 def think_of(reals: Sequence[Real]) -> float:
-    """Seconds from an answer's end to the same client's next arrival, with one client."""
-    return median(
-        later["arrived"] - earlier["finished"]
-        for real in reals
-        for earlier, later in pairwise(real.own_requests)
-    )
+    """Seconds from an answer's end to the same client's next arrival, with W2's clients.
+
+    Each arrival after the first of all clients belongs to an end, in order.
+    """
+    found = []
+    for real in reals:
+        own = real.own_requests
+        ends = sorted(request["finished"] for request in own)
+        found += [r["arrived"] - end for r, end in zip(own[CLIENTS:], ends, strict=False)]
+    return median(found)
 
 
 def predict(real: Real, cost: StepTable, think: float, seed: str) -> list[Record]:
@@ -391,7 +395,7 @@ def main() -> int:
     replays = {f"{name} {real.repetition}": replay(real) for name in wanted for real in reals[name]}
     model = arithmetic_of(open_model(str(model_of(options))).card)
     cost, fit_error = costs_of([real for name in FITTED for real in reals[name]], model)
-    think = think_of(reals["w1"])
+    think = think_of(reals["w2"])
     rows = []
     for name in wanted[1:]:
         predicted = [

@@ -296,7 +296,7 @@ def command_of(system: str, port: int, model: dict[str, Any]) -> list[str]:
     """The server's command line."""
     if system == OURS:
         room = KV_TOKENS * model["kv_bytes_per_token"]
-        address = ("--host", "127.0.0.1", "--port", str(port))
+        address = ("--host", "127.0.0.1", "--port", str(port), "--data-dir", "none")
         return [*headway(), "serve", *address, "--kv-cache-memory-bytes", str(room)]
     name, _, variant = system.partition(":")
     return ["bash", str(HERE / "peers.sh"), name, variant, str(port)]

@@ -36,11 +36,23 @@ hypothesis.settings.load_profile("long" if os.environ.get("LONG") == "1" else "f
 kernel_cache.prepare(CACHE / "kernels")
 
 
+TRACED = ("tests/unit/core/", "tests/conformance/")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What the tests of the core reach is covered; tracing all others takes time, and hides gaps."""
+    """Only what the tests of the core reach is covered: tracing the others takes time."""
     for item in items:
-        if not item.nodeid.startswith("tests/unit/core/"):
+        if not item.nodeid.startswith(TRACED):
             item.add_marker(pytest.mark.no_cover)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_data_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing is written to the data folder of whoever runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data-home")))
+        patch.delenv("HEADWAY_DATA_DIR", raising=False)
+        yield
 
 
 @pytest.fixture(scope="session")

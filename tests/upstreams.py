@@ -33,7 +33,7 @@ from tests.no_tls import NO_TLS
 
 CHAT = "/v1/chat/completions"
 HI = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
-QUICK = Timeouts(connect=2.0, first_token=5.0, between_chunks=5.0, total=20.0, probe=1.0)
+QUICK = Timeouts(connect=10.0, first_token=30.0, between_chunks=30.0, total=60.0, probe=10.0)
 
 
 class Seen(NamedTuple):

@@ -18,9 +18,10 @@ from headway.app.admin_desk import (
     settings_of,
 )
 from headway.app.admin_show import remark, show
-from headway.app.stores import open_stores
+from headway.app.stores import open_database_of
 from headway.core.tenancy.limits import Limits
 from headway.core.tenancy.tenant import NAMES
+from headway.service.store.settings import url_of
 
 EXIT_OK, EXIT_REFUSED = 0, 1
 LENGTH = re.compile(r"(\d{1,9})([smhd]?)")
@@ -71,10 +72,12 @@ def _desk(chosen: argparse.Namespace) -> Iterator[Desk]:
         with contextlib.closing(HttpDesk(chosen.url, admin_key_of(settings))) as desk:
             yield desk
         return
-    stores = open_stores(settings)
+    url = url_of(settings.store)
+    if url is None:
+        raise no_database()
+    stores = open_database_of(url)
     try:
-        if stores.database is None or stores.accounts is None:
-            raise no_database()
+        assert stores.accounts is not None
         yield StoreDesk(stores.accounts)
     finally:
         stores.close()

@@ -144,10 +144,10 @@ def admin_key_of(settings: Settings) -> str:
 
 
 def no_database() -> StartError:
-    """The error where neither a database nor a server is named."""
+    """The error where there is to be no database, and no server is named."""
     return StartError(
-        "no database: give --database-url or --data-dir as to headway serve, or --url "
-        "and --admin-key of a running server"
+        "--data-dir none has no database: give --database-url or --data-dir as to headway serve, "
+        "or --url and --admin-key of a running server"
     )
 
 

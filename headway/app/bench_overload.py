@@ -27,7 +27,7 @@ from headway.app.bench_plot import draw
 from headway.app.bench_show import EXIT_FAILED, add_output, checked, save_json
 from headway.app.bench_steps import measure
 from headway.app.cost_file import read_cost_file
-from headway.app.served import FREE_PORT, SERVE, Served, running_server
+from headway.app.served import FREE_PORT, KEEPS_NOTHING, SERVE, Served, running_server
 from headway.app.simulate import lengths
 from headway.core.base.errors import InvalidSetting
 from headway.core.sim.costs import SpreadCost
@@ -143,7 +143,7 @@ def site_of(args: argparse.Namespace) -> Iterator[Site]:
         yield HttpSite(Served(args.base_url.rstrip("/")), keys_of(args.key), args)
     else:
         options, keys = start_options(args, tuple(SHARES))
-        with running_server((*SERVE, *FREE_PORT, *options)) as served:
+        with running_server((*SERVE, *FREE_PORT, *KEEPS_NOTHING, *options)) as served:
             yield HttpSite(served, keys, args)
 
 

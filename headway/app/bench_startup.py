@@ -12,7 +12,7 @@ from tqdm import tqdm
 from headway.app.bench_model import add_common, fill, guarded, path_of, settings_of, write_json
 from headway.app.bench_report import line, rule, series_of
 from headway.app.option_flags import flags_of
-from headway.app.served import FREE_PORT, SERVE, running_server
+from headway.app.served import FREE_PORT, KEEPS_NOTHING, SERVE, running_server
 from headway.core.base.errors import StartError
 
 USUAL = {"num_iters": 5, "num_iters_warmup": 1}
@@ -101,7 +101,7 @@ def table(cold: Start | None, warm: Sequence[Start]) -> str:
 def _run(args: argparse.Namespace) -> int:
     fill(args, USUAL, QUICK)
     model = path_of(settings_of(args))
-    start = (*SERVE, *FREE_PORT, "--model", model)
+    start = (*SERVE, *FREE_PORT, *KEEPS_NOTHING, "--model", model)
     rest = flags_of(vars(args), ("model", "port"))
     warm: list[Start] = []
     cold = None

@@ -22,7 +22,7 @@ from headway.app.reload import Again, Reach, Reloader
 from headway.app.reload_state import ReloadState
 from headway.app.running import RunningModels
 from headway.app.settings import Settings
-from headway.app.settle import give_back
+from headway.app.settle import collect_less, give_back
 from headway.app.stores import Stores, access_of, keeper_of, open_stores
 from headway.core.tenancy.price import PriceTable
 from headway.service.gateway.assemble import Assembled, GatewayNeeds, assemble
@@ -160,7 +160,8 @@ class _Process:
         on_lost = self._limits.on_lost
         keeper = keeper_of(opened.settings, opened.stores, self._name, self._prices, on_lost)
         try:
-            await self._limits.recall(keeper)
+            if opened.settings.prices.models:  # else nothing was spent
+                await self._limits.recall(keeper)
             parts = self._assemble(keeper)
             try:
                 await parts.load()
@@ -182,6 +183,7 @@ class _Process:
         try:
             if await self._first_of(self._models.wait_ready(), http):
                 give_back()
+                collect_less()
                 self._show_ready(parts.reloadable.keys.is_open)
                 beside.append(asyncio.create_task(self._reload_when_asked(parts)))
                 await self._first_of(asyncio.Event().wait(), http)

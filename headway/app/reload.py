@@ -292,9 +292,7 @@ def _check_ports(found: _Found, running: Sequence[AnyRunning]) -> None:
                 )
 
 
-async def _all_answer(
-    lineup: Sequence[AnyRunning], fresh: Sequence[AnyRunning], file: str
-) -> None:
+async def _all_answer(lineup: Sequence[AnyRunning], fresh: Sequence[AnyRunning], file: str) -> None:
     """Wait until the new ones do; raises the first StartError, and waits for no other then."""
     waiting = [
         asyncio.ensure_future(_answers(each, place, file))

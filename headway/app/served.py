@@ -14,6 +14,7 @@ from headway.core.base.errors import StartError
 
 SERVE = (sys.executable, "-m", "headway.app.cli", "serve")
 FREE_PORT = ("--port", "0")  # the server takes one, and says which
+KEEPS_NOTHING = ("--data-dir", "none")  # requests of a benchmark are no usage of anybody's
 START_S, STOP_S = 300.0, 60.0
 URL = "URL"  # in front of the address in what a ready server prints
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MAPS = Path("/proc/self/maps")
+YOUNG_OBJECTS = 5_000  # more than were freed, after which the young ones are looked at
 DO_NOT_NEED = 4  # Linux' MADV_DONTNEED
 # LLVM makes machine code while a process starts, and has nothing to do from then on. Should it
 # be needed after all, its pages are read from its file again: code is never written to.
@@ -30,6 +31,15 @@ def give_back() -> None:
         advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
         for begin, end in code_of(ONLY_FOR_START):
             advise(begin, end - begin, DO_NOT_NEED)
+
+
+def collect_less() -> None:
+    """Stop streams seldom, and shortly, for the collection of cycles.
+
+    What is here by now stays for good, and is looked at no more; requests leave next to no cycles.
+    """
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, 20, 20)
 
 
 def code_of(name: str, maps: Path = MAPS) -> Iterator[tuple[int, int]]:

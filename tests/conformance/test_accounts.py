@@ -14,20 +14,27 @@ from headway.core.tenancy.administer import Author, TenantChange
 from headway.core.tenancy.book import AccountStore, AuditEntry, AuditQuery, Book, snapshot
 from headway.core.tenancy.limits import Limits
 from headway.core.tenancy.tenant import SloClass
+from headway.service.store import accounts_memory
 from headway.service.store.accounts_memory import MemoryAccounts
 from headway.service.store.accounts_sql import SqlAccounts
 from headway.service.store.database import file_url, open_database
+from headway.service.store.embedded import EmbeddedAccounts, EmbeddedFile
 
 ME = Author("test", 1000.5)
 NUM_THREADS = 4
 NUM_EDITS = 10
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "embedded", "sqlite", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AccountStore]:
     """An empty one."""
     if request.param == "memory":
         yield MemoryAccounts()
+        return
+    if request.param == "embedded":
+        file = EmbeddedFile(tmp_path / "headway.db")
+        yield EmbeddedAccounts(file)
+        file.close()
         return
     is_file = request.param == "sqlite"
     url = file_url(tmp_path / "x.db") if is_file else request.getfixturevalue("postgres_url")
@@ -194,6 +201,15 @@ def test_the_revision_grows_with_every_edit_that_is_kept_and_with_no_other(
     assert len(audit(store)) == 1
     create(store, "other")
     assert store.read(lambda book: book.revision()) > one
+
+
+def test_the_audit_log_in_memory_keeps_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accounts_memory, "MAX_ENTRIES", 3)
+    memory = MemoryAccounts()
+    for name in "abcde":
+        create(memory, name)
+    assert [entry.tenant for entry in audit(memory)] == ["e", "d", "c"]
+    assert [entry.id for entry in audit(memory)] == [5, 4, 3]
 
 
 def test_the_audit_log_says_who_changed_what_newest_first(store: AccountStore) -> None:

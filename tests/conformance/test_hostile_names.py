@@ -32,19 +32,23 @@ def test_a_name_that_could_be_taken_for_a_key_is_no_tenants(name: str) -> None:
 def test_every_tenants_counts_are_under_its_own_keys(redis_url: str) -> None:
     async def scenario() -> None:
         store = RedisLimits(RedisSettings(url=redis_url), use_server_time=False)
-        redis = Redis.from_url(redis_url)
+        redis = Redis.from_url(redis_url, decode_responses=True)
+
+        async def keys() -> set[str]:
+            return {str(each) for each in await redis.keys("*")}
+
         numbers = itertools.count()
-        seen: set[bytes] = set()
+        seen: set[str] = set()
         try:
             assert await store.announce("g-1", NOW) == 1
-            seen |= set(await redis.keys("*"))
+            seen |= await keys()
             for name in NAMES:
                 claim = Claim(id=f"r{next(numbers)}", tenant=name, limits=ONE, tokens=10)
                 assert isinstance(await store.enter(claim, NOW), Granted), name
                 assert isinstance(await store.reserve(claim, NOW), Granted), name
-                made = set(await redis.keys("*")) - seen
+                made = await keys() - seen
                 assert made, name
-                tag = f"headway:{{t:{name}}}:".encode()
+                tag = f"headway:{{t:{name}}}:"
                 assert all(each.startswith(tag) for each in made), made
                 seen |= made
             for name in NAMES:

@@ -1,4 +1,4 @@
-"""One suite for every store of records: memory, SQLite and PostgreSQL."""
+"""One suite for every store of records: memory, the embedded file, SQLite and PostgreSQL."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +9,7 @@ from headway.core.messages.record import RequestRecord, Route
 from headway.core.messages.usage import GROUPS, RecordQuery, UsageQuery, UsageRow
 from headway.service.store.database import file_url, open_database
 from headway.service.store.drain import Records
+from headway.service.store.embedded import EmbeddedFile, EmbeddedUsage
 from headway.service.store.usage import SqlUsage
 from headway.service.store.usage_memory import MemoryUsage
 from tests.unit.service.store.records import NOON, record
@@ -16,10 +17,15 @@ from tests.unit.service.store.records import NOON, record
 HOUR, DAY = 3600.0, 86400.0
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "embedded", "sqlite", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Records]:
     if request.param == "memory":
         yield MemoryUsage()
+        return
+    if request.param == "embedded":
+        file = EmbeddedFile(tmp_path / "headway.db")
+        yield EmbeddedUsage(file)
+        file.close()
         return
     url = (
         file_url(tmp_path / "headway.db")

@@ -8,7 +8,9 @@ import pytest
 from tests.docs.documents import ROOT
 
 PARTS = [path for part in ("core", "service") for path in (ROOT / "headway" / part).iterdir()]
-PACKAGES = sorted(path for path in [*PARTS, ROOT / "headway" / "app"] if (path / "README.md").exists())
+PACKAGES = sorted(
+    path for path in [*PARTS, ROOT / "headway" / "app"] if (path / "README.md").exists()
+)
 MOST_LINES = 60  # a page
 BESIDE = {"bench_overload_client", "bench_overload_report", "bench_overload_sites"}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.server import PROBE, Server, until
+from tests.e2e.server import PROBE, Server, seed, until
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -19,7 +19,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def shared_server(tmp_path_factory: pytest.TempPathFactory, smollm2_path: str) -> Iterator[Server]:
     """One server of the built-in model with default settings."""
-    server = Server(tmp_path_factory.mktemp("server"), smollm2_path).wait_ready()
+    folder = tmp_path_factory.mktemp("server")
+    seed(folder)
+    server = Server(folder, smollm2_path).wait_ready()
     yield server
     assert server.stop() == 0
 
@@ -49,6 +51,7 @@ def start_model(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     def start_one(model: str, *options: str, wait: bool = True) -> Server:
         folder = tmp_path / f"server{len(started)}"
         folder.mkdir()
+        seed(folder)
         server = Server(folder, model, *options)
         started.append(server)
         return server.wait_ready() if wait else server

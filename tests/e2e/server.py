@@ -1,11 +1,13 @@
 """A real server in a child process, and what every test may ask of it."""
 
+import functools
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -14,10 +16,12 @@ from typing import Any
 import httpx
 import psutil
 
+from headway.service.store.database import file_url, open_database
 from tests.no_tls import NO_TLS
 from tests.ports import free_port as free_port  # for those who start others beside it
 
 PROBE = {"prompt": "The capital of France is", "max_tokens": 8, "temperature": 0}
+DATA_HOME = "data-home"
 SLOWNESS = float(os.environ.get("HEADWAY_TEST_SLOWNESS", "1"))  # scales every deadline
 PATIENCE_S = 60.0  # nothing is given up sooner, whatever else this machine does
 
@@ -43,6 +47,23 @@ def strict_json(text: str | bytes) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
+@functools.cache
+def empty_database() -> bytes:
+    """A file with the newest schema and nothing in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "headway.db"
+        open_database(file_url(path)).close()
+        return path.read_bytes()
+
+
+def seed(folder: Path) -> None:
+    """Spare a server that begins there the second that making its file takes."""
+    place = folder / DATA_HOME / "headway"
+    place.mkdir(parents=True, mode=0o700)
+    (place / "headway.db").write_bytes(empty_database())
+    (place / "headway.db").chmod(0o600)
+
+
 class Server:
     """`headway serve` on a free port; its output goes to a file."""
 
@@ -53,8 +74,13 @@ class Server:
         command = [sys.executable, "-m", "headway.app.cli", "serve"]
         command += [] if model is None else ["--model", model]
         command += ["--port", str(self.port), *options]
+        # What it keeps by default; the tests' own, and no other server's.
+        self.data_home = folder / DATA_HOME
+        environment = os.environ | {"XDG_DATA_HOME": str(self.data_home)}
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, env=environment
+            )
         self.client = httpx.Client(base_url=self.url, timeout=120.0, verify=NO_TLS)
 
     def wait_ready(self, seconds: float = 120.0) -> "Server":

@@ -24,7 +24,7 @@ TENANTS = ("a:standard:sk-a", "single:standard:sk-single", "rare:standard:sk-rar
 LIMITS = RateLimitSettings(
     tenants={"single": Limits(concurrent_requests=1), "rare": Limits(requests_per_minute=1)}
 )
-CITIES = ({"city": "Paris"}, {"city": "東京 \"x\""})
+CITIES = ({"city": "Paris"}, {"city": '東京 "x"'})
 CITY = '{"city": "Paris", "people": 2}'
 CALL_IDS = ("call_1", "call_2")
 
@@ -162,7 +162,7 @@ FACTS: dict[str, Any] = {
                 ["model", "NotFoundError", None, None],
                 ["rate", "RateLimitError", None, None],
                 ["stream", "MidStreamFallbackError", None, None],
-                ["down", "InternalServerError", None, None],
+                ["down", "BadGatewayError", None, None],
             ],
         ),
     ],
@@ -179,14 +179,16 @@ def test_tools_structured_output_limits_errors_and_leaving_are_the_clients_own(
         script = Script()
         books = Books(MemoryLimits(), NoLedger(), NoPrices(), time.time, "test")
         gateway = GatewaySettings(tenant=TENANTS)
-        async with upstream(script) as theirs:
-            async with front([theirs], gateway=gateway, books=books, limits=LIMITS) as here:
-                command = [str(environment.python), str(SCRIPTS / name), base_of(here), "m", *keys]
-                printed = await asyncio.to_thread(run, command, tmp_path, {})
-                # Who closed, or was cancelled, left nothing behind: here, nor at the server.
-                await until(lambda: script.num_left == 3)
-                assert await here.in_flight() == 0
-                return dict(last_json(printed))
+        async with (
+            upstream(script) as theirs,
+            front([theirs], gateway=gateway, books=books, limits=LIMITS) as here,
+        ):
+            command = [str(environment.python), str(SCRIPTS / name), base_of(here), "m", *keys]
+            printed = await asyncio.to_thread(run, command, tmp_path, {})
+            # Who closed, or was cancelled, left nothing behind: here, nor at the server.
+            await until(lambda: script.num_left == 3)
+            assert await here.in_flight() == 0
+            return dict(last_json(printed))
 
     async def bounded() -> dict[str, Any]:
         async with asyncio.timeout(240):

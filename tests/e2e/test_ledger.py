@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,11 @@ SECRET = "what-nobody-else-may-read"
 LONG = f"{SECRET} " + "Once upon a time there was a king. " * 40
 
 
-def headway(*arguments: str) -> str:
-    """What the command prints."""
+def headway(*arguments: str, home: Path | None = None) -> str:
+    """What the command prints; `home` is the user's data folder."""
     command = [sys.executable, "-m", "headway.app.cli", *arguments]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADWAY_")}
+    environment |= {} if home is None else {"XDG_DATA_HOME": str(home)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -94,6 +95,64 @@ def test_requests_are_recorded_explained_and_survive_a_killed_gateway(
     assert b"first" in kept
     assert SECRET.encode() not in kept
     assert list((data / "spool").iterdir()) == []
+
+
+@pytest.fixture
+def own(tmp_path: Path, smollm2_path: str) -> Iterator[Callable[..., Server]]:
+    """Starts a server whose user has no data folder yet."""
+    started: list[Server] = []
+
+    def start_one(*options: str) -> Server:
+        started.append(Server(tmp_path, smollm2_path, *options))
+        return started[-1].wait_ready()
+
+    yield start_one
+    for server in started:
+        server.stop()
+
+
+@pytest.mark.spec("A9")
+@pytest.mark.spec("M6")
+def test_a_plain_server_records_what_headway_usage_and_explain_show(
+    own: Callable[..., Server],
+) -> None:
+    server = own()
+    usage = server.complete(LONG, max_tokens=5)["usage"]
+    named = {"prompt": LONG, "max_tokens": 5}
+    assert server.post("/v1/completions", named, headers={"X-Request-Id": "mine"}).is_success
+    home = server.data_home
+
+    def rows() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(headway("usage", "--json", home=home))["data"]
+        return found
+
+    until(lambda: bool(rows()) and rows()[0]["requests"] == 2, 10.0, "both are in the file")
+    (row,) = rows()
+    assert row["completion_tokens"] == 2 * usage["completion_tokens"]
+    assert "It was answered completely" in headway("explain", "mine", home=home)
+    maps = Path(f"/proc/{server.process.pid}/maps").read_text()
+    assert "sqlalchemy" not in maps  # it has compiled parts, which would be mapped
+
+    # A tenant's key that is made beside it counts at once, and closes it to everybody else.
+    headway("admin", "tenant", "create", "acme", home=home)
+    made = headway("admin", "key", "create", "acme", "--json", home=home)
+    key = {"Authorization": f"Bearer {json.loads(made)['key']}"}
+    until(lambda: server.post("/v1/completions", named).status_code == 401, 10.0, "it is closed")
+    until(lambda: server.post("/v1/completions", named, headers=key).is_success, 10.0, "it opens")
+    assert server.stop() == 0
+    kept = [path for path in home.rglob("*") if path.is_file()]
+    assert {path.name for path in kept} == {"headway.db", "headway.db.lock"}
+    assert all(path.stat().st_mode & 0o077 == 0 for path in kept)
+    assert SECRET.encode() not in b"".join(path.read_bytes() for path in kept)
+
+
+def test_a_server_that_is_told_to_keep_nothing_writes_no_file(
+    own: Callable[..., Server],
+) -> None:
+    server = own("--data-dir", "none")
+    server.complete()
+    assert server.stop() == 0
+    assert not server.data_home.exists()
 
 
 def _rest(lines: Any) -> list[str]:

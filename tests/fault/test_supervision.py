@@ -87,7 +87,9 @@ def test_gateway_health_01_a_killed_engine_fails_its_requests_at_once_and_comes_
                 error = await read_to_failure(mailbox)
                 assert "SIGKILL" in error.message
                 assert error.retry_after_s >= 1.0
-            assert time.monotonic() - killed < QUICK.stall_after_s / 2, "at once, not by its silence"
+            assert time.monotonic() - killed < QUICK.stall_after_s / 2, (
+                "at once, not by its silence"
+            )
             assert supervisor.view().state is ReplicaState.STARTING
             assert supervisor.view().hello is None
             with pytest.raises(ReplicaNotReady) as caught:

@@ -107,7 +107,8 @@ class Chooser:
             version = arm = pick(route.name, route.split, key)
             reason = f"split:{kind}"
         pool = route.pool_of(version)
-        if states(pool).is_up:
+        is_alone = version == STABLE and not route.split  # however it is, there is no other
+        if is_alone or states(pool).is_up:
             made = Route(asked=asked, model=pool, version=version, arm=arm, reason=reason)
             return Choice(made, route.name)
         others = {

@@ -23,7 +23,7 @@ class Prompt(NamedTuple):
 
 CODE = re.compile(
     r"```|\bdef \w+\(|\bclass \w+|\bfunction\b|\bimport \w+|#include|\breturn\b|=>|->|\{\s*$"
-    r"|;\s*$|\bSELECT\b.+\bFROM\b|\b\w+\(\w*\)|\bTraceback\b|==|!=|\[\d+\]|</\w+>|\$ \w+",
+    r"|;\s*$|\bSELECT\b.{1,300}\bFROM\b|\b\w+\(\w*\)|\bTraceback\b|==|!=|\[\d+\]|</\w+>|\$ \w+",
     re.MULTILINE,
 )
 CODE_WORDS = re.compile(
@@ -75,7 +75,7 @@ WRITING = re.compile(
     re.IGNORECASE,
 )
 STEPS = re.compile(
-    r"^\s*(?:\d+[.)、]|[-*•]|\([a-z]\))\s*\S|\b(?:first|then|next|finally|also|as well as"
+    r"^[^\S\n]*(?:\d+[.)、]|[-*•]|\([a-z]\))\s*\S|\b(?:first|then|next|finally|also|as well as"
     r"|including|followed by|must|should|ensure)\b"
     r"|首先|然后|接着|最后|同时|并且|另外|包括|必须|要求|确保|以及",
     re.IGNORECASE | re.MULTILINE,

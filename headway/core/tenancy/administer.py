@@ -17,6 +17,7 @@ from headway.core.tenancy.book import AuditEntry, Book, Rows
 from headway.core.tenancy.limits import Limits
 from headway.core.tenancy.tenant import NAMES, SloClass
 
+ERASED = "tenant.erase"  # the note of it, whose subject is the tenant's name
 MAX_OVERLAP_S = 90 * 86400.0  # for which a rotated key goes on
 
 
@@ -132,7 +133,7 @@ def erase_tenant(book: Book, name: str, author: Author) -> dict[str, int]:
     if not any(rows.values()):
         raise NotFound(f"Nothing is kept about a tenant {name!r}.")
     # Of no tenant: it stays when the name is used and erased again.
-    _note(book, author, "tenant.erase", ("", name), None, rows)
+    _note(book, author, ERASED, ("", name), None, rows)
     return rows
 
 

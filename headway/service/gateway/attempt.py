@@ -45,7 +45,7 @@ from headway.service.gateway.routing import AnyRequest, Routed, Routing, bounded
 from headway.service.openai.forwarded import ForwardedRequest, plain
 from headway.service.openai.responses import Answer
 from headway.service.openai.schema import CompletionRequest
-from headway.service.upstream.forward import Outlet
+from headway.service.upstream.ends import Outlet
 
 Makes = Callable[[Routed, Sequence[EngineRequest]], Answer]
 Forward = Callable[[Routed, ForwardedRequest, str, Outlet, Confidence | None], Awaitable[None]]

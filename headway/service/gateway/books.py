@@ -1,5 +1,6 @@
 """What journeys are counted in where nothing was set up: no limits, no ledger, no prices."""
 
+import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -28,6 +29,9 @@ class NoLimits:
 class NoLedger:
     """Keeps nothing."""
 
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[RequestRecord]] = set()
+
     def opened(self, record: RequestRecord) -> None:
         """Not kept."""
 
@@ -41,7 +45,10 @@ class NoLedger:
         """Not kept."""
 
     def closes(self, rest: Callable[[], Coroutine[Any, Any, RequestRecord]]) -> None:
-        """Not kept."""
+        """Not kept, but its limits are settled on the way."""
+        task = asyncio.get_running_loop().create_task(rest())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 class NoPrices:

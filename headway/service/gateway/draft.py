@@ -9,7 +9,7 @@ from headway.core.route.cascade import Confidence
 from headway.service.gateway.relay import Take
 from headway.service.openai.errors import failure_of
 from headway.service.openai.responses import Answer
-from headway.service.upstream.forward import Outlet
+from headway.service.upstream.ends import Outlet
 
 MOST_BYTES = 16 * 1024 * 1024  # of a stream that is kept here
 
@@ -44,6 +44,10 @@ class Draft:
             raise failure
         self.confidence.saw(event)
         self._events.append((event, prompt))
+
+    def push(self, data: bytes, num_tokens: int) -> bool:
+        """Left to `stream`, which may refuse it."""
+        return False
 
     async def stream(self, data: bytes, num_tokens: int, *, is_last: bool) -> None:
         """Events of another server's stream; raises UpstreamBroken for more than can be kept."""

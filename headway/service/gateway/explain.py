@@ -148,7 +148,10 @@ def _outcome(record: RequestRecord) -> str:
 
 
 def _cost(record: RequestRecord) -> str:
-    return f"It costs {record.cost / MICROS:.6f}." if record.cost else "It costs nothing."
+    if not record.cost:
+        return "It costs nothing."
+    surely = ", for the tokens that were surely sent" if record.unsure_tokens else ""
+    return f"It costs {record.cost / MICROS:.6f}{surely}."
 
 
 def _time(seconds: float) -> str:

@@ -120,8 +120,17 @@ class Outlet:
         self._journey = journey
         self._has_token = has_token
 
+    def push(self, data: bytes, num_tokens: int) -> bool:
+        """Events of a streamed answer, if they can leave at once; False: nothing was taken."""
+        self._journey.giving(num_tokens)
+        if not self._stream.push(data):
+            return False
+        self._has_token()
+        self._journey.gave()
+        return True
+
     async def stream(self, data: bytes, num_tokens: int, *, is_last: bool) -> None:
-        """Events of a streamed answer."""
+        """The same, once they can leave; the last ones complete the answer."""
         self._has_token()
         self._journey.giving(num_tokens)
         if is_last:

@@ -1,10 +1,10 @@
 """One HTTP exchange over ASGI: a request read within limits, an answer written within limits."""
 
 import asyncio
+import os
 import re
-import uuid
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qs
 
 from headway.core.base.errors import BodyTooLarge, SlowBody, UnsupportedMedia
@@ -23,7 +23,25 @@ MAX_PAUSE_S = 0.5  # in what is thrown away; a client that sends no more has rea
 NOT_IN_A_HEADER = re.compile(r"[^\x20-\x7e]")
 NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._:/+=@-]")
 JSON = b"application/json"
-TRANSPORT = "headway.transport"  # key of the scope for the connection, where there is one
+# Keys of the scope for the connection, and for what writes an answer to it at once.
+TRANSPORT, DIRECT = "headway.transport", "headway.direct"
+
+
+class Direct(Protocol):
+    """What writes an answer past ASGI; see `direct.DirectWriter`."""
+
+    @property
+    def has_body(self) -> bool:
+        """Whether all of the request's body is here."""
+        ...
+
+    def begin(self, headers: Iterable[Header], data: bytes) -> bool:
+        """Write the header of a 200 and the first part of its body."""
+        ...
+
+    def push(self, data: bytes) -> bool:
+        """Write a further part."""
+        ...
 
 
 class ClientGone(Exception):
@@ -36,10 +54,15 @@ class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
-        self.id = uuid.uuid4().hex  # keys everything inside; unique whatever the client sends
+        self.id = os.urandom(16).hex()  # keys everything inside; unique whatever the client sends
         self._scope = scope
         self._receive = receive
         self._send = send
+        # Taken out: it knows the answer's cycle, and that the scope.
+        self._direct: Direct | None = scope.pop(DIRECT, None)
+        self._headers: dict[str, list[str]] = {}
+        for key, value in scope["headers"]:
+            self._headers.setdefault(key.decode("latin-1"), []).append(value.decode("latin-1"))
         self._body_is_read = False
         self._added: dict[str, Header] = {}
         self.is_started = False
@@ -59,12 +82,13 @@ class Exchange:
 
     def headers(self, name: str) -> list[str]:
         """All headers of that name (lower case), in order."""
-        wanted = name.encode("ascii")
-        return [value.decode("latin-1") for key, value in self._scope["headers"] if key == wanted]
+        return self._headers.get(name, [])
 
     def query(self, name: str) -> str | None:
         """The first non-empty value of a query parameter."""
         query = self._scope["query_string"].decode("latin-1")
+        if not query:
+            return None
         values = parse_qs(query, max_num_fields=None).get(name)
         return values[0] if values else None
 
@@ -82,6 +106,8 @@ class Exchange:
         declared = self.header("content-length")
         if declared is not None and declared.isdigit() and int(declared[:20]) > max_bytes:
             raise _too_large(max_bytes)
+        if self._direct is not None and self._direct.has_body:  # nothing is waited for
+            return await self._read(max_bytes)
         try:
             async with asyncio.timeout(timeout):
                 return await self._read(max_bytes)
@@ -121,14 +147,24 @@ class Exchange:
 
     async def start(self, status: int, headers: Iterable[Header]) -> None:
         """Send the status line and the header, X-Request-Id and what was added with it."""
-        named = (b"x-request-id", self.shown_id.encode("ascii"))
-        all_ = [*headers, *self._added.values(), named]
+        all_ = self._with_added(headers)
         await self._write({"type": "http.response.start", "status": status, "headers": all_})
         self.is_started = True  # only now: who is cancelled while it waits has sent nothing
+
+    def begin(self, headers: Iterable[Header], data: bytes) -> bool:
+        """Start a streamed 200 with the first part of its body at once; False: use `start`."""
+        if self._direct is None or not self._direct.begin(self._with_added(headers), data):
+            return False
+        self.is_started = True
+        return True
 
     async def write(self, data: bytes, *, is_last: bool = False) -> None:
         """Send a part of the body whole; waits while what was sent before is not read."""
         await self._write({"type": "http.response.body", "body": data, "more_body": not is_last})
+
+    def push(self, data: bytes) -> bool:
+        """Send a part of the body at once; False: it has to wait, or the client is gone."""
+        return self._direct is not None and self._direct.push(data)
 
     async def answer(
         self, status: int, body: bytes, content_type: bytes = JSON, headers: Iterable[Header] = ()
@@ -151,6 +187,10 @@ class Exchange:
             await self.write(b"", is_last=True)
         else:
             await self.write(body, is_last=True)
+
+    def _with_added(self, headers: Iterable[Header]) -> list[Header]:
+        named = (b"x-request-id", self.shown_id.encode("ascii"))
+        return [*headers, *self._added.values(), named]
 
     @property
     def _has_body(self) -> bool:

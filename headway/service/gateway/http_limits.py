@@ -11,7 +11,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from headway.service.gateway.http import TRANSPORT
+from headway.service.gateway.direct import DirectWriter
+from headway.service.gateway.http import DIRECT, TRANSPORT
 from headway.service.gateway.settings import GatewaySettings
 
 FRAMING_FACTOR = 8  # bytes of chunk sizes and the like allowed for each byte of body
@@ -101,6 +102,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """The header is whole; the body has limits of its own."""
         self._head_is_here()
         super().on_headers_complete()
+        cast(dict[str, Any], self.scope)[DIRECT] = DirectWriter(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         """Body bytes pay for some framing."""

@@ -21,10 +21,11 @@ from headway.service.gateway.http import Exchange
 from headway.service.gateway.limit_answers import LimitRules, denial, headers_of
 from headway.service.gateway.meter import Meter, RequestMeter
 from headway.service.gateway.notes import ITS_OWN, NOTHING, Notes, billed, hash_of_user
-from headway.service.upstream.forward import Sent
+from headway.service.upstream.ends import Gained, Sent
 from headway.service.wire.transport import Mailbox
 
 LAST_WORDS_S = 5.0  # for an engine to tell what a cancelled request had cost
+SETTLE_S = 0.5  # of them, for which the request's slot is kept
 
 FIXED = "answer"  # Route.degraded where the client got a text of the operator's: nothing is paid
 T = TypeVar("T")
@@ -196,6 +197,11 @@ class Journey:
         """An event of one of its engine requests."""
         self.meter.saw(event)
 
+    @property
+    def gained(self) -> Gained:
+        """Counts tokens of a choice of one of them; the meter's own, to be called at each."""
+        return self.meter.gained
+
     def giving(self, num_tokens: int) -> None:
         """So many of its tokens, all told, are about to be handed to its connection."""
         self.notes.giving = num_tokens
@@ -229,30 +235,32 @@ class Journey:
         else:
             outcome = self.meter.fail(error, self._exchange.shown_id)
         self.notes.took_s = max(0.0, self._books.wall_clock() - self._began)
+        if self.notes.boxes:  # the ledger's, and the limits', once the engine has told the rest
+            self._books.ledger.closes(lambda: self._heard_out(outcome, error))
+            return
         record = self._record(outcome, error)
-        claim, self._claim = self._claim, None
         try:
-            if claim is not None:
-                used = record.prompt_tokens + record.completion_tokens
-                now = self._books.wall_clock()
-                await _to_the_end(self._books.limits.settle(claim, used, record.cost, now))
+            await _to_the_end(self._settle(record))
         finally:  # last, so that nothing is waited for between this and the answer's last bytes
-            self._keep(record, outcome, error)
+            if self.notes.is_known:
+                self._books.ledger.closed(record, self._exchange.num_unsent)
 
     def _open(self, prompt_tokens: int, max_tokens: int) -> None:
-        """Have the ledger know as much as is known, should this process be killed."""
-        if self.notes.is_known:
-            record = self._record(Outcome.LOST, None)  # what it is if nothing is told of it again
-            self._books.ledger.opened(
-                msgspec.structs.replace(record, prompt_tokens=prompt_tokens, max_tokens=max_tokens)
-            )
+        """Have the ledger know as much as is known, should this process be killed.
 
-    def _keep(self, record: RequestRecord, outcome: Outcome, error: HeadwayError | None) -> None:
-        """The ledger's, now or once the engine has told the rest."""
-        if self.notes.boxes:
-            self._books.ledger.closes(lambda: self._heard_out(outcome, error))
-        elif self.notes.is_known:
-            self._books.ledger.closed(record, self._exchange.num_unsent)
+        Twice on the way to every first token, so nothing is asked that can only be nothing yet.
+        """
+        if self.notes.is_known:
+            record = self._known(Outcome.LOST, None)  # what it is if nothing is told of it again
+            self._books.ledger.opened(self.meter.opened(record, prompt_tokens, max_tokens))
+
+    async def _settle(self, record: RequestRecord) -> None:
+        """Give back what it did not use of its tenant's limits."""
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            used = record.prompt_tokens + record.completion_tokens
+            now = self._books.wall_clock()
+            await self._books.limits.settle(claim, used, record.cost, now)
 
     def _check(self, answer: Granted | Denied) -> None:
         """Tell the client how it stands; raises RateLimited, and then nothing is held."""
@@ -267,19 +275,32 @@ class Journey:
             raise denial(claim, answer, rules.currency)
 
     async def _heard_out(self, outcome: Outcome, error: HeadwayError | None) -> RequestRecord:
-        """The record, once the engine has told the rest."""
-        with contextlib.suppress(TimeoutError, ReplicaLost):
-            async with asyncio.timeout(LAST_WORDS_S):
-                for box in self.notes.boxes.values():
-                    while not isinstance(event := await box.get(), Finished):
-                        pass
-                    self.meter.heard(event)
+        """The record, once the engine has told the rest; limits do not wait for it as long."""
+        hearing = asyncio.ensure_future(self._hear())
+        try:
+            await asyncio.wait((hearing,), timeout=SETTLE_S)
+            await self._settle(self._record(outcome, error))
+            await asyncio.wait((hearing,), timeout=LAST_WORDS_S - SETTLE_S)
+        finally:
+            hearing.cancel()
         return self._record(outcome, error)
+
+    async def _hear(self) -> None:
+        """What the engine tells of its cancelled requests."""
+        with contextlib.suppress(ReplicaLost):
+            for box in self.notes.boxes.values():
+                while not isinstance(event := await box.get(), Finished):
+                    pass
+                self.meter.heard(event)
 
     def _record(self, outcome: Outcome, error: HeadwayError | None) -> RequestRecord:
         """As far as everything is known now."""
+        return self._charged(self.meter.fill(self._known(outcome, error)), outcome)
+
+    def _known(self, outcome: Outcome, error: HeadwayError | None) -> RequestRecord:
+        """What the meter has no part in."""
         tenant, notes = self.principal.tenant, self.notes
-        record = RequestRecord(
+        return RequestRecord(
             id=self.id,
             shown_id=self._exchange.shown_id,
             gateway=self._books.gateway,
@@ -296,7 +317,6 @@ class Journey:
             outcome=outcome.value,
             error_code=(error.code or "") if error is not None else "",
         )
-        return self._charged(self.meter.fill(record), outcome)
 
     def _charged(self, record: RequestRecord, outcome: Outcome) -> RequestRecord:
         """The record with what was sent, and what all of it costs."""

@@ -151,7 +151,8 @@ class JwtTokens:
     async def _fetch(self) -> None:
         """Ask the provider, unless that was done a moment ago; what is known stays."""
         async with self._fetching:
-            pause = ASK_AGAIN_S if self._keys else MIN_PAUSE_S
+            # Never longer than between two regular fetches, which this would skip.
+            pause = min(ASK_AGAIN_S, self._settings.refresh_s / 2) if self._keys else MIN_PAUSE_S
             if time.monotonic() - self._fetched < pause:
                 return
             self._fetched = time.monotonic()

@@ -104,8 +104,10 @@ class MemoryLedger:
 class SpoolLedger:
     """Records through a spool into a store: Ledger and Keeper.
 
-    What is written to a socket reaches it at the end of the event loop's turn. Progress and ends
-    are therefore noted a turn later: what the spool says was sent, the kernel has.
+    What is written to a socket may reach it only at the end of the event loop's turn, or when its
+    reader makes room. Progress is therefore noted once nothing is unsent, and an end, which is told
+    before its last bytes are written, a turn later at the soonest: what the spool says was sent,
+    the kernel has.
     """
 
     def __init__(self, spool: Spool, drain: Drain, store: Records) -> None:
@@ -132,8 +134,11 @@ class SpoolLedger:
         self._spool.give(request_id, num_tokens)
 
     def gave(self, request_id: str, num_tokens: int, num_unsent: Callable[[], int]) -> None:
-        """Counted as sent in the loop's next turn, or when the kernel takes it."""
-        self._note(_Noted(request_id, num_tokens, num_unsent))
+        """Counted as sent if the kernel has it, as it nearly always has; else when it takes it."""
+        if not self._noted and not num_unsent():
+            self._spool.gave(request_id, num_tokens)
+        else:  # in order: an older count must not come after a newer one
+            self._note(_Noted(request_id, num_tokens, num_unsent))
 
     def closed(self, record: RequestRecord, num_unsent: Callable[[], int]) -> None:
         """As with `gave`: until then it counts as open."""

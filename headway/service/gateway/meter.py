@@ -87,12 +87,16 @@ class _Part:
     """One engine request of it."""
 
     __slots__ = (
-        *("end", "is_estimate", "is_finished", "last_at"),
+        *("end", "gaps", "generated", "is_estimate", "is_finished", "last_at"),
         *("num_prompt", "num_tokens", "request", "started"),
     )
 
-    def __init__(self, request: EngineRequest, estimate: int | None = None) -> None:
+    def __init__(
+        self, exporter: Labelled, request: EngineRequest, estimate: int | None = None
+    ) -> None:
         """estimate  of the prompt's tokens, where those are not known: the end tells them"""
+        self.gaps = exporter.histogram(metrics.VLLM_INTER_TOKEN)
+        self.generated = exporter.counter(metrics.VLLM_GENERATION_TOKENS)
         self.request = request
         self.num_prompt = len(request.prompt) if estimate is None else estimate
         self.is_estimate = estimate is not None
@@ -144,25 +148,26 @@ class RequestMeter:
 
     def sent(self, requests: Sequence[EngineRequest]) -> None:
         """These went to the engine for it."""
-        self._parts |= {request.id: _Part(request) for request in requests}
+        exporter = self._meter.exporter
+        self._parts |= {request.id: _Part(exporter, request) for request in requests}
 
     def forwarded(self, request: EngineRequest, prompt_tokens: int) -> None:
         """It went to a server that is not ours; its prompt has that many tokens or so."""
-        self._parts[request.id] = _Part(request, prompt_tokens)
+        self._parts[request.id] = _Part(self._meter.exporter, request, prompt_tokens)
 
     def saw(self, event: Event) -> None:
         """An event of one of its engine requests."""
+        if isinstance(event, Tokens):
+            self.gained(event.request_id, event.choice, len(event.token_ids), event.at)
+            return
         part = self._parts[event.request_id]
-        match event:
-            case Started():
-                part.started = event
-                if event.miss_reason is not CacheMiss.NONE:
-                    reason = event.miss_reason.value
-                    self._meter.exporter.add(metrics.PREFIX_MISSES, reason=reason)
-            case Tokens():
-                self._saw_tokens(part, event)
-            case Finished():
-                self._saw_end(part, event)
+        if isinstance(event, Finished):
+            self._saw_end(part, event)
+            return
+        part.started = event
+        if event.miss_reason is not CacheMiss.NONE:
+            reason = event.miss_reason.value
+            self._meter.exporter.add(metrics.PREFIX_MISSES, reason=reason)
 
     def heard(self, event: Finished) -> None:
         """The engine told the end of what was cancelled, after the request was closed."""
@@ -175,6 +180,16 @@ class RequestMeter:
             prompt_tokens=sum(usage.prompt_tokens for usage in usages),
             cached_tokens=sum(usage.cached_tokens for usage in usages),
             completion_tokens=sum(usage.completion_tokens for usage in usages),
+        )
+
+    def opened(self, record: RequestRecord, prompt_tokens: int, max_tokens: int) -> RequestRecord:
+        """The record of a request that nothing was computed of yet."""
+        return msgspec.structs.replace(
+            record,
+            endpoint=self._endpoint,
+            slo_class="" if self._slo_class is None else self._slo_class.name.lower(),
+            prompt_tokens=prompt_tokens,
+            max_tokens=max_tokens,
         )
 
     def fill(self, record: RequestRecord) -> RequestRecord:
@@ -253,7 +268,19 @@ class RequestMeter:
             },
         )
 
-    def _saw_tokens(self, part: _Part, event: Tokens) -> None:
+    def gained(self, request_id: str, choice: int, num_tokens: int, at: Seconds) -> None:
+        """A choice of one of its engine requests has more tokens; see `Tokens.at`."""
+        part = self._parts[request_id]
+        if part.num_tokens == 0:
+            self._saw_first(part)
+        last = part.last_at.get(choice)
+        if last is not None and num_tokens:
+            part.gaps.put(max(0.0, at - last) / num_tokens, num_tokens)
+        part.last_at[choice] = at
+        part.num_tokens += num_tokens
+        part.generated.value += num_tokens
+
+    def _saw_first(self, part: _Part) -> None:
         exporter = self._meter.exporter
         if self._first_token_s is None:
             self._first_token_s = self._meter.clock.now() - self._arrived
@@ -261,16 +288,8 @@ class RequestMeter:
             if self._slo_class is not None:
                 labels = {"slo_class": self._slo_class.name.lower()}
                 exporter.observe(CLASS_FIRST_TOKEN, self._first_token_s, labels=labels)
-        if part.num_tokens == 0 and not part.is_estimate:
+        if not part.is_estimate:
             exporter.add(metrics.VLLM_PROMPT_TOKENS, part.num_prompt)
-        count = len(event.token_ids)
-        last = part.last_at.get(event.choice)
-        if last is not None and count:
-            gap = max(0.0, event.at - last) / count
-            exporter.observe(metrics.VLLM_INTER_TOKEN, gap, times=count)
-        part.last_at[event.choice] = event.at
-        part.num_tokens += count
-        exporter.add(metrics.VLLM_GENERATION_TOKENS, count)
 
     def _saw_end(self, part: _Part, event: Finished) -> None:
         exporter = self._meter.exporter

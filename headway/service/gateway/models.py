@@ -79,6 +79,7 @@ class Models:
         """These models and further names from now on, and no others."""
         self.all = tuple(served)
         self.has_upstreams = any(isinstance(each, ServedUpstream) for each in served)
+        self.has_own = any(isinstance(each, Served) for each in served)
         own = {name: each for each in served for name in each.names}
         self._routes = [name for name in routes if name not in own]
         self._by_name: dict[str, AnyServed] = own | {

@@ -47,7 +47,7 @@ from headway.service.openai.forwarded import ForwardedRequest, model_of
 from headway.service.openai.limits import ApiLimits
 from headway.service.openai.responses import Answer, AnswerHead
 from headway.service.openai.schema import Asker
-from headway.service.upstream.forward import Outlet as AnyOutlet
+from headway.service.upstream.ends import Outlet as AnyOutlet
 
 log = logging.getLogger(__name__)
 
@@ -265,7 +265,7 @@ class Gateway:
         settings, limits, models = self._parts.settings, self._parts.api_limits, plan.models
         body = await exchange.body(settings.max_body_bytes, settings.body_timeout)
         query = {} if model is None else {"model": model}
-        may_leave = models.has_upstreams and plan.table.is_configured
+        may_leave = models.has_upstreams and (plan.table.is_configured or not models.has_own)
 
         def parsed() -> AnyRequest:
             if models.has_upstreams and (may_leave or not models.is_own(model_of(body, query))):
@@ -334,7 +334,8 @@ class _Sink:
         elif data:
             self._journey.giving(answer.num_told)
         if data:
-            await self._stream.send(data, is_last=answer.is_done)
+            if answer.is_done or not self._stream.push(data):
+                await self._stream.send(data, is_last=answer.is_done)
             self._journey.gave()
 
     def _answered(self, answer: Answer) -> None:

@@ -33,6 +33,17 @@ class SseStream:
             await self._exchange.write(events, is_last=is_last)
             self._last_sent = self._clock.now()
 
+    def push(self, events: bytes) -> bool:
+        """Send whole events in this turn of the loop; False where that cannot be: use `send`."""
+        if self._turn.locked():
+            return False
+        exchange = self._exchange
+        is_sent = exchange.push(events) if self.has_begun else exchange.begin(HEADERS, events)
+        if is_sent:
+            self.has_begun = True
+            self._last_sent = self._clock.now()
+        return is_sent
+
     async def fail(self, error: HeadwayError) -> None:
         """End a stream that has begun: one error event and no [DONE]."""
         await self.send(to_event(error), is_last=True)

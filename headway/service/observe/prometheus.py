@@ -22,14 +22,29 @@ class Sample(NamedTuple):
     labels: Mapping[str, str] = {}
 
 
-class _Buckets:
+class Count:
+    """One labelled counter."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+
+class Buckets:
     """One labelled histogram: counts per bucket, and the sum."""
 
-    __slots__ = ("counts", "total")
+    __slots__ = ("bounds", "counts", "total")
 
-    def __init__(self, num_buckets: int) -> None:
-        self.counts = [0] * num_buckets
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
+
+    def put(self, value: float, times: int) -> None:
+        """Count it in its bucket."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
 
 
 class Exporter(Collector):
@@ -42,17 +57,15 @@ class Exporter(Collector):
     def __init__(self, catalogue: Sequence[Metric], constant: Mapping[str, str]) -> None:
         self._catalogue = catalogue
         self._constant = constant
-        self._counters: dict[tuple[str, tuple[str, ...]], float] = {}
-        self._histograms: dict[tuple[str, tuple[str, ...]], _Buckets] = {}
+        self._counters: dict[tuple[str, tuple[str, ...]], Count] = {}
+        self._histograms: dict[tuple[str, tuple[str, ...]], Buckets] = {}
         self._sources: list[Callable[[], Iterable[Sample]]] = []
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
     def add(self, metric: Metric, amount: float = 1.0, **labels: str) -> None:
         """Count `amount` (>= 0) more of a counter."""
-        assert metric.kind is Kind.COUNTER, metric.name
-        key = (metric.name, self._values(metric, labels))
-        self._counters[key] = self._counters.get(key, 0.0) + amount
+        self.counter(metric, labels).value += amount
 
     def observe(
         self,
@@ -62,11 +75,18 @@ class Exporter(Collector):
         labels: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Put `value` into a histogram, `times` times."""
+        self.histogram(metric, labels).put(value, times)
+
+    def counter(self, metric: Metric, labels: Mapping[str, str]) -> Count:
+        """The one counter of these labels; shown from now on."""
+        assert metric.kind is Kind.COUNTER, metric.name
+        return self._counters.setdefault((metric.name, self._values(metric, labels)), Count())
+
+    def histogram(self, metric: Metric, labels: Mapping[str, str]) -> Buckets:
+        """The one histogram of these labels; shown from now on."""
         assert metric.kind is Kind.HISTOGRAM, metric.name
         key = (metric.name, self._values(metric, labels))
-        buckets = self._histograms.setdefault(key, _Buckets(len(metric.buckets) + 1))
-        buckets.counts[bisect_left(metric.buckets, value)] += times
-        buckets.total += value * times
+        return self._histograms.setdefault(key, Buckets(metric.buckets))
 
     def add_source(self, source: Callable[[], Iterable[Sample]]) -> None:
         """Ask `source` at every scrape for values that are not kept here."""
@@ -96,7 +116,8 @@ class Exporter(Collector):
         if metric.kind is Kind.HISTOGRAM:
             return self._histogram(metric)
         family = Family(*_name_and_type(metric))
-        for (name, values), value in [*self._counters.items(), *sampled.items()]:
+        counted = [(key, count.value) for key, count in self._counters.items()]
+        for (name, values), value in [*counted, *sampled.items()]:
             if name == metric.name:
                 labels = dict(zip(metric.labels, values, strict=True))
                 family.add_sample(metric.name, labels, value)
@@ -124,10 +145,14 @@ class Labelled:
     def __init__(self, exporter: Exporter, labels: Mapping[str, str]) -> None:
         self._exporter = exporter
         self._labels = labels
+        self._counts: dict[str, Count] = {}
+        self._buckets: dict[str, Buckets] = {}
 
     def add(self, metric: Metric, amount: float = 1.0, **labels: str) -> None:
         """Count `amount` (>= 0) more of a counter."""
-        self._exporter.add(metric, amount, **{**self._labels, **labels})
+        if labels:
+            return self._exporter.add(metric, amount, **{**self._labels, **labels})
+        self.counter(metric).value += amount
 
     def observe(
         self,
@@ -137,7 +162,23 @@ class Labelled:
         labels: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Put `value` into a histogram, `times` times."""
-        self._exporter.observe(metric, value, times, {**self._labels, **labels})
+        if labels:
+            return self._exporter.observe(metric, value, times, {**self._labels, **labels})
+        self.histogram(metric).put(value, times)
+
+    def counter(self, metric: Metric) -> Count:
+        """A counter without further labels, for who counts at every token."""
+        count = self._counts.get(metric.name)
+        if count is None:
+            count = self._counts[metric.name] = self._exporter.counter(metric, self._labels)
+        return count
+
+    def histogram(self, metric: Metric) -> Buckets:
+        """The same for a histogram."""
+        buckets = self._buckets.get(metric.name)
+        if buckets is None:
+            buckets = self._buckets[metric.name] = self._exporter.histogram(metric, self._labels)
+        return buckets
 
     def named(self, samples: Iterable[Sample]) -> Iterator[Sample]:
         """These values as this model's."""

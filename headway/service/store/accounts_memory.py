@@ -8,6 +8,7 @@ import msgspec
 
 from headway.core.tenancy.account import KeyRecord, TenantRecord
 from headway.core.tenancy.book import AuditEntry, AuditQuery, Book, Rows
+from headway.service.store.usage_memory import MemoryUsage
 
 T = TypeVar("T")
 MAX_ENTRIES = 10_000  # of the audit log; the oldest go
@@ -16,8 +17,9 @@ MAX_ENTRIES = 10_000  # of the audit log; the oldest go
 class MemoryAccounts:
     """An AccountStore whose edits work on a copy, which replaces the book when they succeed."""
 
-    def __init__(self) -> None:
-        self._book = _MemoryBook()
+    def __init__(self, records: MemoryUsage | None = None) -> None:
+        """`records` of requests are exported and erased with the rest of a tenant."""
+        self._book = _MemoryBook(records or MemoryUsage())
         self._lock = threading.Lock()
 
     def read(self, work: Callable[[Book], T]) -> T:
@@ -34,7 +36,8 @@ class MemoryAccounts:
 
 
 class _MemoryBook:
-    def __init__(self) -> None:
+    def __init__(self, records: MemoryUsage) -> None:
+        self._records = records  # which is no copy: an erasure is not taken back
         self._revision = 0
         self._tenants: dict[str, TenantRecord] = {}
         self._keys: dict[str, KeyRecord] = {}
@@ -43,11 +46,11 @@ class _MemoryBook:
 
     def copy(self) -> "_MemoryBook":
         """The next revision, to be changed."""
-        copy = _MemoryBook()
+        copy = _MemoryBook(self._records)
         copy._revision = self._revision + 1
         copy._tenants = dict(self._tenants)
         copy._keys = dict(self._keys)
-        copy._audit = self._audit[-MAX_ENTRIES:]
+        copy._audit = self._audit[:]
         copy._num_noted = self._num_noted
         return copy
 
@@ -81,6 +84,7 @@ class _MemoryBook:
     def note(self, entry: AuditEntry) -> None:
         self._num_noted += 1
         self._audit.append(msgspec.structs.replace(entry, id=self._num_noted))
+        del self._audit[:-MAX_ENTRIES]
 
     def audit(self, query: AuditQuery) -> Sequence[AuditEntry]:
         found = [
@@ -98,12 +102,18 @@ class _MemoryBook:
             for each in self.keys(tenant)
         ]
         tenants = [_row(each) for each in self.tenants() if each.name == tenant]
-        return {"audit": [_row(each) for each in audit], "tenant_keys": keys, "tenants": tenants}
+        return {
+            "requests": [_row(each) for each in self._records.of_tenant(tenant)],
+            "audit": [_row(each) for each in audit],
+            "tenant_keys": keys,
+            "tenants": tenants,
+        }
 
     def erase(self, tenant: str) -> dict[str, int]:
         rows = {name: len(found) for name, found in self.export(tenant).items()}
         self._audit = [entry for entry in self._audit if entry.tenant != tenant]
         self.drop_tenant(tenant)
+        self._records.erase(tenant)
         return rows
 
 

@@ -1,16 +1,16 @@
 """Settings of the ledger, and where its spool is. Imports nothing of a database."""
 
+import hashlib
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
-import platformdirs
 
 from headway.core.base.errors import InvalidSetting
-from headway.service.store.settings import StoreSettings
+from headway.service.store.settings import SQLITE, StoreSettings, default_folder, folder_of
 
 LEAST_SPOOL_BYTES = 1024 * 1024
 FOLDER = "spool"
-SQLITE = "sqlite:///"
 
 
 class LedgerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,11 +37,15 @@ def spool_of(store: StoreSettings) -> Path:
     """Folder of the spools of this host's gateways; it must be on a disk of this host.
 
     In the data directory; without one, beside the database's file, and for a database that is
-    elsewhere in the user's data directory.
+    elsewhere in a folder of its own in the user's data directory.
     """
-    if store.data_dir is not None:
-        return Path(store.data_dir).expanduser().absolute() / FOLDER
-    if store.database_url is not None and store.database_url.startswith(SQLITE):
-        file = store.database_url.removeprefix(SQLITE).partition("?")[0]
+    folder, url = folder_of(store), store.database_url
+    if url is None or (store.data_dir is not None and folder is not None):
+        return (folder or default_folder()) / FOLDER
+    if url.startswith(SQLITE):
+        file = url.removeprefix(SQLITE).partition("?")[0]
         return Path(file).absolute().parent / FOLDER
-    return platformdirs.user_data_path("headway") / FOLDER
+    # What one gateway leaves another one takes over, into its own database: the same one then.
+    parts = urlsplit(url)
+    name = f"{parts.netloc.rpartition('@')[2]}{parts.path}"
+    return default_folder() / f"{FOLDER}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

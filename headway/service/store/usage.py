@@ -1,7 +1,6 @@
 """The ledger in a SQL database: records go in once each, sums and pages come out."""
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
@@ -10,7 +9,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import StatementError
 
 from headway.core.base.metrics import Outcome
-from headway.core.messages.record import RequestRecord, Route
+from headway.core.messages.record import RequestRecord
 from headway.core.messages.usage import (
     MAX_ROWS,
     SUMS,
@@ -21,14 +20,13 @@ from headway.core.messages.usage import (
     name_of_time,
     page_of,
 )
+from headway.core.tenancy.administer import ERASED
+from headway.service.store.accounts_tables import AUDIT, STATE
 from headway.service.store.database import Database
+from headway.service.store.usage_rows import DAY_S, HOUR_S, record_of, row_of
 from headway.service.store.usage_tables import REQUESTS
 
-HOUR_S, DAY_S = 3600, 86400
 C = REQUESTS.c
-OF_ROUTE = ("asked", "model", "version", "arm", "reason", "degraded")
-OWN = tuple(name for name in RequestRecord.__struct_fields__ if name != "route")
-TEXT_SIZES = {c.name: size for c in C if (size := getattr(c.type, "length", None)) is not None}
 
 
 class SqlUsage:
@@ -40,15 +38,23 @@ class SqlUsage:
     def add(self, records: Sequence[RequestRecord]) -> None:
         """Keep these, in one transaction; those whose id is there already change nothing.
 
+        What began before its tenant was erased is not kept, from whichever gateway it comes.
         Raises ValueError for a record that the database does not take.
         """
         if not records:
             return
         kind = sqlite if self._database.is_sqlite else postgresql
         statement = kind.insert(REQUESTS).on_conflict_do_nothing(index_elements=["id"])
-        rows = [_row(record) for record in records]
+        rows = [row_of(record) for record in records]
+
+        def add(connection: Connection) -> None:
+            erased = self._erased(connection, {row["tenant"] for row in rows})
+            kept = [row for row in rows if row["began"] > erased.get(row["tenant"], 0.0)]
+            if kept:
+                connection.execute(statement, kept)
+
         try:
-            self._database.write(lambda connection: _no(connection.execute(statement, rows)))
+            self._database.write(add)
         except StatementError as error:
             # Not its text, which has the record's values in it.
             raise ValueError(f"the database refused it: {type(error).__name__}") from None
@@ -85,7 +91,7 @@ class SqlUsage:
         )
 
         def read(connection: Connection) -> RequestRecord | None:
-            return next((_record(row) for row in _rows(connection, statement)), None)
+            return next((record_of(row) for row in _rows(connection, statement)), None)
 
         return self._database.read(read)
 
@@ -105,7 +111,7 @@ class SqlUsage:
         )
 
         def read(connection: Connection) -> RecordPage:
-            found = [_record(row) for row in _rows(connection, statement)]
+            found = [record_of(row) for row in _rows(connection, statement)]
             return page_of(found, query.limit)
 
         return self._database.read(read)
@@ -115,6 +121,17 @@ class SqlUsage:
         old = select(C.id).where(C.began < before).order_by(C.began).limit(most)
         statement = delete(REQUESTS).where(C.id.in_(old))
         return self._database.write(lambda connection: connection.execute(statement).rowcount)
+
+    def _erased(self, connection: Connection, tenants: set[str]) -> dict[str, float]:
+        """When these were erased, if they were; nobody erases one until the transaction ends."""
+        if not self._database.is_sqlite:  # which has one writer at a time anyway
+            connection.execute(select(STATE.c.revision).with_for_update(read=True))
+        marks = (
+            select(AUDIT.c.subject, func.max(AUDIT.c.at))
+            .where(AUDIT.c.action == ERASED, AUDIT.c.subject.in_(tenants))
+            .group_by(AUDIT.c.subject)
+        )
+        return {name: at for name, at in connection.execute(marks)}
 
 
 class _Group(NamedTuple):
@@ -167,31 +184,3 @@ def _usage_row(row: Mapping[str, Any], groups: Sequence[_Group]) -> UsageRow:
 
 def _number(value: Any) -> float | int:
     return value if isinstance(value, float | int) else int(value)
-
-
-def _row(record: RequestRecord) -> dict[str, Any]:
-    began = datetime.fromtimestamp(record.began, UTC)
-    row = {name: getattr(record, name) for name in OWN}
-    route = record.route or Route(model="", version="", reason="")
-    row |= {name: getattr(route, name) for name in OF_ROUTE}
-    row |= {
-        "is_routed": record.route is not None,
-        "route_max_tokens": route.max_tokens,
-        "hour": int(record.began // HOUR_S),
-        "month": began.year * 100 + began.month,
-    }
-    for name, size in TEXT_SIZES.items():  # what a client chose must not cost the record
-        row[name] = row[name].replace("\0", "")[:size]
-    return row
-
-
-def _record(row: Mapping[str, Any]) -> RequestRecord:
-    route = None
-    if row["is_routed"]:
-        given = {name: row[name] for name in OF_ROUTE}
-        route = Route(**given, max_tokens=row["route_max_tokens"])
-    return RequestRecord(**{name: row[name] for name in OWN}, route=route)
-
-
-def _no(_: object) -> None:
-    return None

@@ -1,7 +1,8 @@
 """The ledger without a database: the latest records, in this process."""
 
+import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import Lock
 
 import msgspec
@@ -30,8 +31,10 @@ class MemoryUsage:
     to look at.
     """
 
-    def __init__(self, kept: int = KEPT) -> None:
+    def __init__(self, kept: int = KEPT, wall_clock: Callable[[], float] = time.time) -> None:
         self._kept = kept
+        self._wall_clock = wall_clock
+        self._erased: dict[str, float] = {}  # tenants, and when that was
         self._records: OrderedDict[str, bytes] = OrderedDict()
         self._shown: dict[str, str] = {}  # the client's id -> ours, of the latest
         self._lock = Lock()
@@ -41,6 +44,8 @@ class MemoryUsage:
         with self._lock:
             for record in records:
                 if record.id in self._records:
+                    continue
+                if record.began <= self._erased.get(record.tenant, 0.0):
                     continue
                 self._records[record.id] = _encode(record)
                 self._shown[record.shown_id] = record.id
@@ -93,6 +98,18 @@ class MemoryUsage:
             for request_id in old:
                 self._drop(request_id)
         return len(old)
+
+    def of_tenant(self, tenant: str) -> list[RequestRecord]:
+        """What is kept of one tenant's."""
+        return [record for record in self._all() if record.tenant == tenant]
+
+    def erase(self, tenant: str) -> None:
+        """Forget a tenant's, and those of it that have begun and come later."""
+        gone = [record.id for record in self.of_tenant(tenant)]
+        with self._lock:
+            self._erased[tenant] = self._wall_clock()
+            for request_id in gone:
+                self._drop(request_id)
 
     def _all(self) -> Iterator[RequestRecord]:
         with self._lock:

@@ -7,14 +7,16 @@ import msgspec
 
 from headway.core.base.errors import UpstreamBroken
 from headway.core.base.units import Seconds
-from headway.core.messages.path import FinishReason, Tokens, Usage
+from headway.core.messages.path import FinishReason, Usage
 from headway.service.openai import sse
 from headway.service.openai.answer_schema import NativeEvent
 from headway.service.upstream.failures import error_in_stream
+from headway.service.upstream.likeness import Gain, Likeness, likeness_of
 from headway.service.upstream.scores import Scoring
 
 DONE = b"[DONE]"
 RETRY_AFTER = Seconds(1.0)
+MOST_LESSONS = 8  # of one answer, so that chunks that are never alike are not compared for ever
 # Of a delta: what is text that a model made.
 TEXTS = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call")
 CUT = "the server behind this model stopped before its answer was complete"
@@ -45,34 +47,50 @@ class Ended(NamedTuple):
 class StreamedAnswer:
     """One streamed answer: data of events in, events for the client and for the meter out."""
 
-    def __init__(self, shown: Shown, request_id: str, prompt_tokens: int) -> None:
+    def __init__(self, shown: Shown, prompt_tokens: int) -> None:
         self._shown = shown
-        self._request_id = request_id
         self._prompt_tokens = prompt_tokens  # an estimate, for an upstream that tells none
         self._num_pieces = 0
         self._num_events = 0
         self._open = set(range(shown.num_choices))
         self._usage: Usage | None = None
         self._reason = FinishReason.STOP
+        self._likeness: Likeness | None = None
+        is_plain = not shown.is_native and shown.scoring is None
+        self._lessons = MOST_LESSONS if is_plain else 0
         self.is_done = False  # [DONE] has come
+
+    @property
+    def num_tokens(self) -> int:
+        """Of all events so far."""
+        return self._num_pieces
 
     @property
     def is_complete(self) -> bool:
         """Whether every choice has told why it ended."""
         return not self._open
 
-    def take(self, data: bytes, now: Seconds) -> tuple[bytes, list[Tokens]]:
-        """What the client gets for one event, possibly nothing, and what it brought.
+    def take(self, data: bytes, gains: list[Gain]) -> bytes:
+        """What the client gets for one event, possibly nothing; what it brought goes to `gains`.
 
         Raises UpstreamBroken for what is no chunk, and what an error event says.
         """
+        likeness = self._likeness
+        if likeness is not None and (event := likeness.rewritten(data)):
+            self._num_pieces += 1
+            gains.append(likeness.gain)
+            return event
         if data == DONE:
             self.is_done = True
-            return b"", []
+            return b""
+        return self._changed(data, gains)
+
+    def _changed(self, data: bytes, gains: list[Gain]) -> bytes:
+        """The same for an event that has to be decoded."""
         chunk = _object(data)
         if "choices" not in chunk and "error" in chunk:
             raise error_in_stream(chunk["error"], self._shown.hidden)
-        tokens = self._gained(chunk, now)
+        self._gained(chunk, gains)
         if self._shown.scoring is not None:
             parts = _list(chunk.get("choices"))
             self._shown.scoring.take(parts, map(_num_tokens, parts))
@@ -81,13 +99,20 @@ class StreamedAnswer:
             self._usage = usage_of(told) or self._usage
         choices = chunk.get("choices")
         if not choices and told is not None:
-            return b"", []  # told again by `last`
+            return b""  # told again by `last`
         if self._shown.is_native:
-            return self._native(choices or []), tokens
+            return self._native(choices or [])
+        if self._lessons:
+            self._likeness = likeness_of(data, chunk, self._written) or self._likeness
+            self._lessons -= 1
+        return self._written(chunk)
+
+    def _written(self, chunk: Mapping[str, Any]) -> bytes:
+        """A chunk as the client gets it."""
+        ours = {**chunk, "id": self._shown.id, "model": self._shown.model}
         if not self._shown.include_usage:
-            chunk.pop("usage", None)
-        chunk["id"], chunk["model"] = self._shown.id, self._shown.model
-        return sse.event(_encode(chunk)), tokens
+            ours.pop("usage", None)
+        return sse.event(_encode(ours))
 
     def last(self, created: int) -> tuple[bytes, Ended]:
         """The end for the client, and for the meter; raises UpstreamBroken if it is none."""
@@ -99,27 +124,17 @@ class StreamedAnswer:
             out = sse.event(_encode(self._usage_chunk(created, ended.usage))) + out
         return out, ended
 
-    def _gained(self, chunk: Mapping[str, Any], now: Seconds) -> list[Tokens]:
-        gained = []
+    def _gained(self, chunk: Mapping[str, Any], gains: list[Gain]) -> None:
         for choice in _list(chunk.get("choices")):
             index = choice.get("index", 0)
             count = _num_tokens(choice)
             if count:
                 self._num_pieces += count
-                gained.append(
-                    Tokens(
-                        request_id=self._request_id,
-                        choice=index if isinstance(index, int) else 0,
-                        token_ids=(0,) * count,
-                        text="",
-                        at=now,
-                    )
-                )
+                gains.append(Gain(index if isinstance(index, int) else 0, count))
             reason = choice.get("finish_reason")
             if reason is not None:
                 self._open.discard(index)
                 self._reason = reason_of(reason)
-        return gained
 
     def _native(self, choices: Sequence[Any]) -> bytes:
         """Events of /v1/chat: text, or the end, or both at once."""

@@ -4,8 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from contextlib import aclosing
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,7 +18,7 @@ from headway.core.base.errors import (
     UpstreamTimeout,
 )
 from headway.core.base.units import Seconds
-from headway.core.messages.path import Event, Finished
+from headway.core.messages.path import Finished
 from headway.core.route.admit import Admitter
 from headway.core.route.retry import Tries
 from headway.core.route.text_prefix import text_names
@@ -34,6 +33,7 @@ from headway.service.openai.forwarded import ForwardedRequest
 from headway.service.openai.schema import Asker
 from headway.service.upstream.answers import Shown
 from headway.service.upstream.attempt import Attempt, Refused
+from headway.service.upstream.ends import Outlet, Sent, Witness
 from headway.service.upstream.failures import Refusal
 from headway.service.upstream.gather import Gathered, as_stream
 from headway.service.upstream.outgoing import (
@@ -53,56 +53,6 @@ log = logging.getLogger(__name__)
 
 BYTES_PER_TOKEN = 4  # of text, where nobody counts
 RETRY_AFTER = Seconds(1.0)
-
-
-class Outlet(Protocol):
-    """Where the answer goes; raises what ends the request when its client is gone."""
-
-    async def stream(self, data: bytes, num_tokens: int, *, is_last: bool) -> None:
-        """Events of a streamed answer; the last ones complete it.
-
-        num_tokens  of all events so far
-        """
-        ...
-
-    async def whole(self, body: bytes, num_tokens: int) -> None:
-        """A complete answer."""
-        ...
-
-    def begun(self) -> None:
-        """The first tokens of a complete answer are there."""
-        ...
-
-
-class Sent(NamedTuple):
-    """A request on its way to a replica."""
-
-    id: str
-    replica: str
-    prompt_tokens: int  # may be an estimate
-    max_tokens: int  # of each choice; what is reserved for it where the client says nothing
-    num_choices: int
-    failovers: int  # times that it was tried elsewhere before
-
-
-class Witness(Protocol):
-    """What counts the request on its way; a gateway's Journey is one."""
-
-    def reserved_for(self, max_tokens: int, asked: int | None) -> int:
-        """Tokens to reserve for a choice that may have `max_tokens`; `asked` as by the client."""
-        ...
-
-    async def sized(self, prompt_tokens: int, max_tokens: int) -> None:
-        """Before anything is sent; raises RateLimited."""
-        ...
-
-    def forwarded(self, sent: Sent) -> None:
-        """It goes there now."""
-        ...
-
-    def saw(self, event: Event) -> None:
-        """Tokens came, or it ended well."""
-        ...
 
 
 class Call(NamedTuple):
@@ -171,7 +121,7 @@ class Forwarder:
                 sent = Sent(call.id, label, prompt_tokens, most, num_choices, tries.count)
                 witness.forwarded(sent)
                 self._admitter.started(call.id, num_choices, prompt_tokens)
-                attempt = Attempt(lease, settings, self._clock, call.shown)
+                attempt = Attempt(call.id, lease, settings, self._clock, call.shown)
                 gathered = None if streamed is None else Gathered()
                 out = outlet if gathered is None else _Gathering(gathered, outlet, settings)
                 try:
@@ -210,16 +160,9 @@ class Forwarder:
         head = outgoing_head(endpoint, target.path, self._settings, self._pool.key, headers)
         try:
             if not call.request.stream and not isinstance(outlet, _Gathering):
-                return await attempt.whole(call.id, head, body, call.request.prompt_bytes())
+                return await attempt.whole(head, body, call.request.prompt_bytes())
             estimate = call.request.prompt_bytes() // BYTES_PER_TOKEN
-            async with aclosing(attempt.events(call.id, head, body, estimate)) as events:
-                num_tokens = 0
-                async for data, tokens in events:
-                    for each in tokens:
-                        num_tokens += len(each.token_ids)
-                        witness.saw(each)
-                    if data:
-                        await outlet.stream(data, num_tokens, is_last=False)
+            await attempt.stream(head, body, estimate, outlet, witness)
             return attempt.last(int(time.time()))
         finally:
             attempt.close()
@@ -313,6 +256,10 @@ class _Gathering:
         self._gathered = gathered
         self._outlet = outlet
         self._most = settings.max_answer_bytes
+
+    def push(self, data: bytes, num_tokens: int) -> bool:
+        """Left to `stream`, which may refuse it."""
+        return False
 
     async def stream(self, data: bytes, num_tokens: int, *, is_last: bool) -> None:
         """Put together; raises UpstreamBroken for more than may be kept."""

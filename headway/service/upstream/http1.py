@@ -15,6 +15,7 @@ import httptools
 
 from headway.core.base.errors import UpstreamBroken, UpstreamTimeout
 from headway.core.base.units import Seconds
+from headway.service.upstream.body import Body, Take
 from headway.service.upstream.settings import Endpoint, Tls
 
 MAX_HEADER_BYTES = 64 * 1024
@@ -56,11 +57,8 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._headers: dict[str, str] = {}
         self._head: asyncio.Future[Head] | None = None
-        self._pieces: deque[bytes] = deque()
-        self._num_bytes = 0  # in headers, then in `_pieces`
-        self._wake: asyncio.Event = asyncio.Event()
-        self._is_whole = False  # the answer's last byte is here
-        self._lost: UpstreamBroken | None = None
+        self._header_bytes = 0
+        self._body = Body()
         self.has_read = False  # anything of the present answer
         self.idle_since = 0.0
         self.on_whole: Callable[[], None] | None = None  # nobody reads the rest; told at its end
@@ -74,7 +72,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes of the answer."""
         self.has_read = True
-        if self._is_whole:
+        body = self._body
+        if body.is_whole:
             self._fail("it sent more than its answer")
             return
         try:
@@ -83,14 +82,19 @@ class Connection(asyncio.Protocol):
             self._fail("it switched to another protocol")
         except httptools.HttpParserError:
             self._fail("it sent what is not HTTP")
+        body.told()
+        if body.num_bytes > PAUSE_BYTES and self._transport is not None:
+            self._transport.pause_reading()
+        if self._body.is_whole and self.on_whole is not None:
+            self.on_whole()
 
     def eof_received(self) -> bool:
         """Closed cleanly: the end of an answer that told no length, else of one that is cut."""
         head = self._head
         has_head = head is not None and head.done() and not head.cancelled()
-        if has_head and self._lost is None and not self._has_length():
-            self._is_whole = True
-            self._wake.set()
+        if has_head and self._body.lost is None and not self._has_length():
+            self._body.is_whole = True
+            self._body.told()
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -101,8 +105,8 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One line of the header."""
-        self._num_bytes += len(name) + len(value)
-        if self._num_bytes > MAX_HEADER_BYTES:
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > MAX_HEADER_BYTES:
             self._fail(f"its header is over {MAX_HEADER_BYTES} bytes")
             return
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
@@ -110,34 +114,26 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """The header is whole."""
         status = self._parser.get_status_code()
-        if self._is_whole:
+        if self._body.is_whole:
             self._fail("it sent two answers to one request")
             return
-        self._num_bytes = 0
+        self._header_bytes = 0
         if status >= FIRST_FINAL and self._head is not None and not self._head.done():
             self._head.set_result(Head(status, self._headers))
         self._headers = {} if status < FIRST_FINAL else self._headers
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
-        if self._is_whole or self.on_whole is not None:
-            return
-        self._pieces.append(body)
-        self._num_bytes += len(body)
-        if self._num_bytes > PAUSE_BYTES and self._transport is not None:
-            self._transport.pause_reading()
-        self._wake.set()
+        if not self._body.is_whole and self.on_whole is None:
+            self._body.put(body)
 
     def on_message_complete(self) -> None:
         """The answer is whole, unless it only announced another one."""
         if self._parser.get_status_code() < FIRST_FINAL:
             return
-        self._is_whole = True
-        self._wake.set()
+        self._body.is_whole = True
         if not self._parser.should_keep_alive():  # told only here: the parser then starts anew
             self.cut()
-        if self.on_whole is not None:
-            self.on_whole()
 
     # --- what the client calls ---
 
@@ -145,40 +141,35 @@ class Connection(asyncio.Protocol):
     def is_usable(self) -> bool:
         """Whether another request may be sent over it."""
         can = self._transport is not None and not self._transport.is_closing()
-        return can and self._lost is None and not self._pieces
+        return can and self._body.lost is None and self._body.is_read
 
     @property
     def may_stay(self) -> bool:
         """Whether the answer has ended in a way that leaves the connection usable."""
-        return self._is_whole and self.is_usable
+        return self._body.is_whole and self.is_usable
 
     async def ask(self, data: bytes) -> Head:
         """Send a request; the header of its answer. Raises UpstreamBroken."""
         assert self._transport is not None
         self._parser = httptools.HttpResponseParser(self)
-        self._headers, self._num_bytes = {}, 0
-        self._pieces.clear()
-        self._is_whole = self.has_read = False
-        self._wake.clear()
+        self._headers, self._header_bytes = {}, 0
+        self._body, self.has_read = Body(), False
         self._head = asyncio.get_running_loop().create_future()
         self._transport.write(data)
         return await self._head
 
     async def read(self) -> bytes:
         """What has come of the body since the last call; b"" at its end. Raises UpstreamBroken."""
-        while not self._pieces:
-            if self._is_whole:
-                return b""
-            if self._lost is not None:
-                raise self._lost
-            self._wake.clear()
-            await self._wake.wait()
-        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._pieces.clear()
-        if self._num_bytes > PAUSE_BYTES and self._transport is not None:
+        data = await self._body.read()
+        if len(data) > PAUSE_BYTES and self._transport is not None:
             self._transport.resume_reading()
-        self._num_bytes = 0
         return data
+
+    async def pump(self, take: Take) -> bool:
+        """Give pieces to `take` as they come; see `Body.pump`."""
+        if self._body.num_bytes > PAUSE_BYTES and self._transport is not None:
+            self._transport.resume_reading()  # it is all taken at once
+        return await self._body.pump(take)
 
     def cut(self) -> None:
         """Close it now, whatever was under way."""
@@ -190,12 +181,13 @@ class Connection(asyncio.Protocol):
         return "content-length" in names or "chunked" in names.get("transfer-encoding", "").lower()
 
     def _fail(self, problem: str) -> None:
-        if self._lost is None:
-            self._lost = UpstreamBroken(f"the upstream failed: {problem}", RETRY_AFTER)
+        body = self._body
+        if body.lost is None:
+            body.lost = UpstreamBroken(f"the upstream failed: {problem}", RETRY_AFTER)
         if self._head is not None and not self._head.done():
-            self._head.set_exception(self._lost)
+            self._head.set_exception(body.lost)
             self._head.exception()  # who was cancelled meanwhile does not ask for it
-        self._wake.set()
+        body.told()
         self.cut()
 
 
@@ -212,6 +204,13 @@ class Reply:
     async def read(self) -> bytes:
         """The next piece of the body, b"" at its end; raises UpstreamBroken."""
         return await self._connection.read()
+
+    async def pump(self, take: Take) -> bool:
+        """Give each piece to `take` in the turn in which it comes, as long as that says True.
+
+        False: the body has ended, or it breaks; `read` tells which.
+        """
+        return await self._connection.pump(take)
 
     async def whole(self, max_bytes: int) -> bytes:
         """The rest of the body; raises UpstreamBroken, also where it is longer."""

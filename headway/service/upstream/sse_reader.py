@@ -24,6 +24,9 @@ class SseReader:
 
     def feed(self, piece: bytes) -> list[bytes]:
         """The data of the events that this piece completes, in order; raises UpstreamBroken."""
+        is_between = not (self._line or self._data or self._is_first or self._skips_lf)
+        if is_between and len(piece) <= self._max and _is_event(piece):
+            return [piece[6:-2]]
         if self._skips_lf and piece:
             self._skips_lf = False
             piece = piece.removeprefix(b"\n")
@@ -77,3 +80,13 @@ class SseReader:
             raise UpstreamBroken(
                 f"the upstream sent an event of more than {self._max} bytes", Seconds(1.0)
             )
+
+
+def _is_event(piece: bytes) -> bool:
+    """Whether it is one event of one line, as nearly all pieces are."""
+    return (
+        piece.startswith(b"data: ")
+        and piece.endswith(b"\n\n")
+        and piece.find(b"\n") == len(piece) - 2
+        and b"\r" not in piece
+    )

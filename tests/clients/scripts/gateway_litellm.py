@@ -9,6 +9,7 @@ import sys
 import threading
 
 import litellm
+import openai
 import pydantic
 
 base, model, good, single, rare = sys.argv[1:6]
@@ -78,14 +79,17 @@ async def asynchronous() -> None:
 
 asyncio.run(asynchronous())
 # One request at a time: the second is told to wait for a second, and does so by itself.
-held = ask("slow", single, stream=True)
+holder = openai.OpenAI(api_key=single, base_url=base, max_retries=0)
+held = holder.chat.completions.create(model=model, messages=say("slow"), stream=True)
 next(iter(held))
 try:
     ask("Hi", single)
 except litellm.RateLimitError as error:
     found["waited"] = [error.status_code]
-threading.Timer(0.3, held.completion_stream.close).start()
-found["waited"].append(ask("Hi", single, max_retries=4).choices[0].message.content)
+threading.Timer(0.3, held.close).start()
+found["waited"].append(
+    ask("Hi", single, max_retries=4, num_retries=None).choices[0].message.content
+)
 found["errors"] = []
 ask("Hi", rare)
 for kind, arguments in (

@@ -87,3 +87,12 @@ def test_the_compilers_code_goes_and_comes_again_when_it_is_needed() -> None:
     assert after < before / 10
     assert product == 15
     assert again > after
+
+
+def test_what_is_loaded_is_collected_no_more_and_young_objects_seldom() -> None:
+    code = (
+        "import gc\nfrom headway.app.settle import collect_less\nbefore = gc.get_threshold()\n"
+        "collect_less()\nprint(gc.get_freeze_count() > 1_000, gc.get_threshold() > before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True True\n"

@@ -109,8 +109,8 @@ def test_what_is_wrong_is_said_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for arguments, said in (
-        (["usage"], "no database"),
-        (["explain", "a"], "no database"),
+        (["usage", "--data-dir", "none"], "has no database"),
+        (["explain", "a", "--data-dir", "none"], "has no database"),
         (["usage", "--by", "prompt", "--data-dir", str(tmp_path)], "--by: must be of tenant"),
         (["usage", "--from", "soon", "--data-dir", str(tmp_path)], "--from: must be a date"),
         (["usage", "--url", "http://127.0.0.1:9"], "--admin-key"),

@@ -168,16 +168,26 @@ def test_weights_of_another_release_are_refused() -> None:
             ClassifierSizer(AUTO, wrong)
 
 
+WORDS = "Please prove that the function f(x) == y + 1; converges. " * 100
+
+
+def fastest(text: str) -> float:
+    """Seconds of the processor for one decision, at best."""
+    sizer, times = ClassifierSizer(AUTO, model()), []
+    for _ in range(5):
+        began = time.process_time()
+        sizer.size(prompt(text))
+        times.append(time.process_time() - began)
+    return min(times)
+
+
 def test_the_time_does_not_grow_with_the_prompt() -> None:
-    sizer = ClassifierSizer(AUTO, model())
+    assert fastest(WORDS * 200) < 5 * fastest(WORDS) + 0.001
 
-    def fastest(text: str) -> float:
-        times = []
-        for _ in range(5):
-            began = time.process_time()
-            sizer.size(prompt(text))
-            times.append(time.process_time() - began)
-        return min(times)
 
-    words = "Please prove that the function f(x) == y + 1; converges. " * 100
-    assert fastest(words * 200) < 5 * fastest(words) + 0.001
+@pytest.mark.parametrize(
+    "text",
+    ["\n" * 5000, "\n \t" * 2000, "QUJD" * 2000, "SELECT " * 800, "(a" * 2000, "-\n" * 2000],
+)
+def test_no_prompt_makes_it_slow(text: str) -> None:
+    assert fastest(text) < 5 * fastest(WORDS) + 0.001

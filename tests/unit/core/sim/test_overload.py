@@ -27,6 +27,9 @@ from headway.core.sim.workload import (
 )
 from headway.core.tenancy.tenant import SloClass
 
+# A million steps, and each line is covered by the tests of its module: traced they take minutes.
+pytestmark = pytest.mark.no_cover
+
 SEEDS = (1, 2, 3)
 SECONDS = 240.0
 TARGETS = {"vip": 0.5, "standard": 3.0}

@@ -56,6 +56,7 @@ def test_whatever_went_otherwise_is_said_and_why() -> None:
     assert why["failover"].endswith("at another one, 2 times.")
     assert "5 of them (and perhaps 1 more) were sent" in why["answer"]
     assert why["outcome"].startswith("Its gateway died under it")
+    assert why["cost"] == "It costs 0.000030, for the tokens that were surely sent."
 
 
 def test_a_refusal_says_what_refused() -> None:

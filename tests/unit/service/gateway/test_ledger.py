@@ -39,20 +39,42 @@ def progress(root: Path) -> dict[str, Progress | None]:
     return {each.record.id: each.progress for each in left_in(folder) if each.record is not None}
 
 
-def test_tokens_count_as_sent_in_the_turn_after_they_were_written(tmp_path: Path) -> None:
+def test_tokens_count_as_sent_once_the_kernel_has_them(tmp_path: Path) -> None:
     async def scenario() -> None:
-        root = tmp_path / "spool"
+        root, unsent = tmp_path / "spool", Unsent()
         ledger = opened(root, MoodyStore())
         ledger.opened(record("a", outcome="lost"))
+        ledger.giving("a", 2)
+        assert progress(root) == {"a": Progress(0, 2)}
+        ledger.gave("a", 2, unsent)
+        assert progress(root) == {"a": Progress(2, 2)}
+        unsent.num = 100  # until the end of the turn
         ledger.giving("a", 3)
-        ledger.gave("a", 3, Unsent())
-        assert progress(root) == {"a": Progress(0, 3)}
+        ledger.gave("a", 3, unsent)
+        assert progress(root) == {"a": Progress(2, 3)}
+        unsent.num = 0
         await asyncio.sleep(0)
         assert progress(root) == {"a": Progress(3, 3)}
         ledger.closed(record("a"), Unsent())
         assert progress(root) == {"a": Progress(3, 3)}
         await asyncio.sleep(0)
         assert progress(root) == {"a": None}
+        await ledger.close()
+
+    run(scenario())
+
+
+def test_a_count_never_goes_back_where_an_older_one_waits(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        root, unsent = tmp_path / "spool", Unsent(100)
+        ledger = opened(root, MoodyStore())
+        ledger.opened(record("a", outcome="lost"))
+        for num_tokens in (1, 2):
+            ledger.giving("a", num_tokens)
+            ledger.gave("a", num_tokens, unsent)
+            unsent.num = 0
+        await asyncio.sleep(0)
+        assert progress(root) == {"a": Progress(2, 2)}
         await ledger.close()
 
     run(scenario())

@@ -22,7 +22,8 @@ from headway.core.messages.path import (
 )
 from headway.core.messages.record import RequestRecord
 from headway.core.tenancy.limits import Claim, Denied, Granted, LimitKind, Limits
-from headway.service.gateway.books import NoLimits
+from headway.service.gateway import journey
+from headway.service.gateway.books import NoLedger, NoLimits
 from headway.service.gateway.journey import Books
 from headway.service.gateway.limit_settings import LimitTable, RateLimitSettings
 from headway.service.gateway.settings import GatewaySettings
@@ -90,6 +91,17 @@ class Prices:
     def cost(self, model: str, prompt: int, cached: int, completion: int) -> int:
         assert model == "m"
         return 100 * (prompt - cached) + 10 * cached + completion
+
+
+class Settled(NoLimits):
+    """Grants everything, and keeps what was used."""
+
+    def __init__(self) -> None:
+        self.used: list[tuple[int, int]] = []
+
+    async def settle(self, claim: Claim, tokens: int, cost: int, now: float) -> None:
+        """Keep it."""
+        self.used.append((tokens, cost))
 
 
 class NoMore(NoLimits):
@@ -398,6 +410,65 @@ def test_what_the_engine_made_for_a_client_that_left_is_recorded_with_what_it_to
             assert (record.outcome, record.finish) == ("cancelled", "cancelled")
             assert (record.completion_tokens, record.sent_tokens) == (3, 1)
             assert (record.device_s, record.queue_s, record.cost) == (0.5, 0.25, 203)
+
+    run(scenario())
+
+
+@pytest.mark.spec("M5")
+@pytest.mark.parametrize("has_ledger", [True, False])
+def test_limits_are_settled_for_what_the_ledger_has_of_a_client_that_left(
+    has_ledger: bool,
+) -> None:
+    async def scenario() -> None:
+        kept, replica, limits = Kept(), FakeReplica(), Settled()
+        limited = LimitTable(RateLimitSettings(default=Limits(monthly_budget=10**9)))
+        ledger: journey.Ledger = kept if has_ledger else NoLedger()
+        both = Books(limits, ledger, Prices(), time.time, "gateway-1")
+        async with site(replica=replica, books=both, rate_limits=limited) as here:
+            _, writer = await here.send(CHAT, STREAMED)
+            (name,) = await here.calls(1)
+            replica.start(name)
+            replica.say(name, "x")
+            await here.read(name)
+            await close(writer)
+            await until(lambda: replica.cancelled == [name])
+            usage = Usage(prompt_tokens=2, completion_tokens=9)  # eight of them after that
+            reason = FinishReason.CANCELLED
+            replica.boxes[name].put(Finished(request_id=name, reason=reason, usage=usage))
+            await until(lambda: bool(limits.used))
+            assert limits.used == [(2 + 9, 209)]
+            if has_ledger:
+                record = await kept.one()
+                assert record.prompt_tokens + record.completion_tokens == limits.used[0][0]
+                assert record.cost == limits.used[0][1]
+
+    run(scenario())
+
+
+def test_limits_do_not_wait_for_an_engine_that_says_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(journey, "SETTLE_S", 0.01)
+
+    async def scenario() -> None:
+        kept, replica, limits = Kept(), FakeReplica(), Settled()
+        limited = LimitTable(RateLimitSettings(default=Limits(concurrent_requests=1)))
+        both = books(kept, limits)
+        async with site(replica=replica, books=both, rate_limits=limited) as here:
+            _, writer = await here.send(CHAT, STREAMED)
+            (name,) = await here.calls(1)
+            replica.start(name)
+            replica.say(name, "x")
+            await here.read(name)
+            await close(writer)
+            await until(lambda: bool(limits.used))
+            assert limits.used == [(2 + 1, 201)]  # what is known; the ledger goes on waiting
+            assert kept.told == []
+            usage = Usage(prompt_tokens=2, completion_tokens=9)
+            reason = FinishReason.CANCELLED
+            replica.boxes[name].put(Finished(request_id=name, reason=reason, usage=usage))
+            assert (await kept.one()).completion_tokens == 9
+            assert len(limits.used) == 1
 
     run(scenario())
 

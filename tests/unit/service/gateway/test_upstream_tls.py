@@ -45,17 +45,16 @@ def authority(tmp_path: Path) -> Authority:
 
 
 def told(
-    context: ssl.SSLContext | None,
-    scenario: Callable[[Front], Coroutine[Any, Any, None]],
-    tls: Tls,
+    context: ssl.SSLContext, scenario: Callable[[Front], Coroutine[Any, Any, None]], tls: Tls
 ) -> None:
-    """A scenario with a gateway in front of one server; None: one that speaks plain HTTP."""
+    """A scenario with a gateway in front of one server."""
 
     async def whole() -> None:
-        async with upstream(hello, tls=context) as theirs:
-            url = theirs.url.replace("http://", "https://")
-            async with front([url], tls=tls) as here:
-                await scenario(here)
+        async with (
+            upstream(hello, tls=context) as theirs,
+            front([theirs.url], tls=tls) as here,
+        ):
+            await scenario(here)
 
     run(whole())
 
@@ -112,11 +111,20 @@ def test_one_with_a_certificate_of_another_name_is_told_apart(
     assert said(caplog)[1].startswith("its certificate is for another name (")
 
 
-def test_one_that_speaks_no_tls_is_told_apart(
-    authority: Authority, caplog: pytest.LogCaptureFixture
-) -> None:
-    told(None, refuses, Tls(ca_file=authority.file))
-    assert "http://" in said(caplog)[1]
+def test_one_that_speaks_no_tls_is_told_apart(caplog: pytest.LogCaptureFixture) -> None:
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(5)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n")
+        writer.close()
+
+    async def scenario() -> None:
+        async with await asyncio.start_server(plain, "127.0.0.1", 0) as server:
+            url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            async with front([url], tls=Tls()) as here:
+                await refuses(here)
+
+    run(scenario())
+    assert said(caplog)[1].startswith("it does not speak TLS: its url must begin with http://")
 
 
 def test_one_that_asks_for_a_certificate_gets_it(authority: Authority) -> None:

@@ -7,6 +7,7 @@ from tests.unit.service.gateway.fakes import (
     COMPLETIONS,
     NATIVE,
     run,
+    until,
 )
 from tests.upstreams import (
     CHAT,
@@ -159,6 +160,33 @@ def test_a_connection_is_used_again_also_behind_a_stream() -> None:
             for i in range(6):
                 assert (await here.chat(stream=i % 2 == 0)).status_code == 200
             assert theirs.num_connections == before
+
+    run(scenario())
+
+
+def test_who_reads_late_gets_all_of_a_long_stream_in_order() -> None:
+    texts = [f"{number} " + 1000 * "word " for number in range(600)]  # more than buffers hold
+    sent: list[str] = []
+
+    async def long(seen: Seen, pen: Pen) -> None:
+        await pen.begin()
+        for text in texts:
+            sent.append(text)
+            await pen.events(chunk(text))
+        await pen.events(chunk(finish="stop"), usage_chunk(), "[DONE]")
+        await pen.end()
+
+    async def scenario() -> None:
+        async with (
+            upstream(long) as theirs,
+            front([theirs]) as here,
+            here.client.stream("POST", CHAT, json={**HI, **STREAM}) as streamed,
+        ):
+            await until(lambda: len(sent) > 60)
+            events = events_of((await streamed.aread()).decode())
+            assert text_of(events) == "".join(texts)
+            assert events[-1] == "[DONE]"
+            assert await here.outcomes() == {"ok": 1}
 
     run(scenario())
 

@@ -9,20 +9,25 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from sqlalchemy import inspect, text
+from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.exc import IntegrityError
 
 from headway.core.base.errors import StartError, StoreUnavailable
-from headway.service.store.accounts_tables import KEYS, METADATA, TENANTS
+from headway.core.tenancy.book import snapshot
+from headway.service.store.accounts_sql import SqlAccounts
+from headway.service.store.accounts_tables import AUDIT, KEYS, METADATA, TENANTS
 from headway.service.store.database import (
     MOST_WAITING,
     DatabaseThread,
     file_url,
+    migrate,
     open_database,
     shown_url,
 )
-from headway.service.store.settings import StoreSettings, url_of
+from headway.service.store.settings import StoreSettings, default_folder, path_of, url_of
 from headway.service.store.tenant_data import TENANT_TABLES
+from headway.service.store.usage import SqlUsage
+from tests.unit.service.store.records import record
 
 NUM_PROCESSES = 4
 OPENS = """
@@ -51,7 +56,54 @@ def test_the_schema_is_there_after_opening_and_opening_again_changes_nothing(url
         assert set(METADATA.tables) | {"alembic_version"} <= names
 
 
+def as_first_released(url: str) -> None:
+    """A database with the schema of the first revision, and nothing in it."""
+    database = open_database(url)
+    with database.engine.begin() as connection:
+        for name in inspect(connection).get_table_names():
+            cascade = "CASCADE" if database.engine.dialect.name == "postgresql" else ""
+            connection.execute(text(f"DROP TABLE {name} {cascade}"))
+    migrate(database.engine, "0001")
+    assert "requests" not in inspect(database.engine).get_table_names()
+    database.close()
+
+
+@pytest.mark.parametrize("num_processes", [1, NUM_PROCESSES])
+def test_a_database_of_the_first_revision_is_brought_up_to_date_with_what_is_in_it(
+    url: str, num_processes: int
+) -> None:
+    as_first_released(url)
+    parsed = url.replace("postgresql://", "postgresql+psycopg://")
+    engine = create_engine(parsed)
+    with engine.begin() as connection:
+        limits = '{"requests_per_minute":7}'
+        told = {"name": "acme", "slo_class": "vip", "weight": 2.0, "limits": limits, "models": "[]"}
+        told |= {"may_degrade": False, "is_disabled": False, "created": 1.0, "changed": 1.0}
+        connection.execute(TENANTS.insert().values(told))
+        key = {"id": "k", "tenant": "acme", "label": "ci", "hash": "h", "created": 1.0}
+        connection.execute(KEYS.insert().values(key | {"replaced_by": ""}))
+        note = {"at": 1.0, "who": "cli:me", "action": "key.create", "tenant": "acme"}
+        note |= {"subject": "k", "before": "", "after": ""}
+        connection.execute(AUDIT.insert().values(note))
+        connection.execute(text("UPDATE account_state SET revision = 2"))
+    engine.dispose()
+    all_open(url, num_processes)
+    database = open_database(url)
+    book = SqlAccounts(database).read(snapshot)
+    assert (book.revision, [each.name for each in book.tenants]) == (2, ["acme"])
+    assert book.tenants[0].limits.requests_per_minute == 7
+    assert [each.id for each in book.keys] == ["k"]
+    SqlUsage(database).add([record("first")])
+    assert SqlUsage(database).find("first") == record("first")
+    database.close()
+
+
 def test_several_processes_may_open_a_new_database_at_once(url: str) -> None:
+    all_open(url, NUM_PROCESSES)
+
+
+def all_open(url: str, num_processes: int) -> None:
+    """So many processes open it at the same moment; all succeed."""
     children = [
         subprocess.Popen(
             [sys.executable, "-c", OPENS, url],
@@ -60,7 +112,7 @@ def test_several_processes_may_open_a_new_database_at_once(url: str) -> None:
             stderr=subprocess.PIPE,
             text=True,
         )
-        for _ in range(NUM_PROCESSES)
+        for _ in range(num_processes)
     ]
     for child in children:
         assert child.stdin is not None
@@ -241,9 +293,13 @@ def test_too_many_waiting_calls_are_refused_at_once(tmp_path: Path) -> None:
 
 
 def test_the_url_comes_from_the_settings(tmp_path: Path) -> None:
-    assert url_of(StoreSettings()) is None
+    assert url_of(StoreSettings(data_dir="none")) is None
+    assert url_of(StoreSettings()) == file_url(default_folder() / "headway.db")
     assert url_of(StoreSettings(data_dir=str(tmp_path))) == file_url(tmp_path / "headway.db")
     given = "postgresql://db/x"
     assert url_of(StoreSettings(data_dir=str(tmp_path), database_url=given)) == given
     with pytest.raises(StartError, match="--data-dir"):
         url_of(StoreSettings(data_dir="/a?b"))
+    assert path_of(file_url(tmp_path / "x.db")) == tmp_path / "x.db"
+    for other in ("sqlite:///x.db?timeout=3", "sqlite://", "sqlite:///:memory:", given):
+        assert path_of(other) is None

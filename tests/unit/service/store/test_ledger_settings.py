@@ -28,5 +28,12 @@ def test_the_spool_is_in_the_data_directory_or_beside_the_database(tmp_path: Pat
     assert spool_of(StoreSettings(data_dir=str(tmp_path))) == tmp_path / "spool"
     beside = StoreSettings(database_url=f"sqlite:///{tmp_path}/x/headway.db?timeout=3")
     assert spool_of(beside) == tmp_path / "x" / "spool"
-    elsewhere = StoreSettings(database_url="postgresql://db/headway")
-    assert spool_of(elsewhere) == platformdirs.user_data_path("headway") / "spool"
+    home = platformdirs.user_data_path("headway")
+    assert spool_of(StoreSettings()) == home / "spool"
+    one, same, other = (
+        spool_of(StoreSettings(database_url=f"postgresql://{where}"))
+        for where in ("a:old@db/headway", "a:new@db/headway?x=1", "db/another")
+    )
+    assert one == same  # a new password finds what the old one left
+    assert one != other
+    assert {one.parent, other.parent} == {home}

@@ -7,7 +7,7 @@ import pytest
 
 from headway.core.messages.record import RequestRecord
 from headway.service.store import spool as spool_module
-from headway.service.store.frames import frame
+from headway.service.store.frames import frame, frames
 from headway.service.store.slots import Progress
 from headway.service.store.spool import (
     MOST_BESIDE,
@@ -302,3 +302,32 @@ def test_only_the_user_may_read_what_is_kept(tmp_path: Path) -> None:
     modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "spool" / "s").iterdir()}
     assert modes == {0o600}
     spool.close(is_done=True)
+
+
+@pytest.mark.spec("A9")
+def test_a_write_cut_off_at_any_byte_loses_that_frame_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    spool = opened(folder)
+    spool.opened(lost("done"))
+    spool.opened(lost("open"))
+    spool.give("open", 5)
+    spool.gave("open", 3)
+    spool.closed(record("done"))
+    spool.opened(lost("last"))
+    die(spool)
+    log = folder / "00000001.log"
+    data = log.read_bytes()
+    ends = [0, *(found.end for found in frames(data))]
+    assert len(ends) == 5
+    for cut in range(len(data) + 1):
+        log.write_bytes(data[:cut])
+        num_whole = sum(end <= cut for end in ends) - 1
+        found = list(left_in(folder))
+        assert all(each.record is not None for each in found)  # torn is not damaged
+        closed_ = [each.record.id for each in found if each.record and each.progress is None]
+        assert closed_ == (["done"] if num_whole >= 3 else [])
+        open_ = {each.record.id: each.progress for each in found if each.record and each.progress}
+        expected = [set(), {"done"}, {"done", "open"}, {"open"}, {"open", "last"}][num_whole]
+        assert set(open_) == expected
+        if "open" in open_:
+            assert open_["open"] == Progress(3, 5)

@@ -6,27 +6,23 @@ from typing import Any
 import pytest
 
 from headway.core.base.errors import InvalidRequest, UpstreamBroken, UpstreamError
-from headway.core.base.units import Seconds
 from headway.core.messages.path import FinishReason, Usage
 from headway.service.upstream.answers import Shown, StreamedAnswer, usage_of, whole_answer
+from headway.service.upstream.likeness import Gain
 from tests.upstreams import answer, chunk, events_of, usage_chunk
-
-NOW = Seconds(1.0)
 
 
 def streamed(**shown: Any) -> StreamedAnswer:
     given = {"id": "chatcmpl-ours", "model": "m", "include_usage": False, "num_choices": 1}
-    return StreamedAnswer(Shown(**{**given, **shown}), "ours", 11)
+    return StreamedAnswer(Shown(**{**given, **shown}), 11)
 
 
 def taken(of: StreamedAnswer, *datas: Any) -> tuple[list[Any], int]:
     """Events for the client, and the tokens that were counted."""
-    out, count = b"", 0
+    out, gains = b"", list[Gain]()
     for data in datas:
-        text, tokens = of.take(data if isinstance(data, bytes) else json.dumps(data).encode(), NOW)
-        out += text
-        count += sum(len(each.token_ids) for each in tokens)
-    return events_of(out.decode()), count
+        out += of.take(data if isinstance(data, bytes) else json.dumps(data).encode(), gains)
+    return events_of(out.decode()), sum(each.num_tokens for each in gains)
 
 
 def test_id_and_model_are_ours_and_the_rest_is_as_it_came() -> None:
@@ -127,7 +123,7 @@ def test_an_error_event_that_is_the_requests_own_fault_says_so() -> None:
 @pytest.mark.parametrize("data", [b"{", b"[]", b"\xff", b"3"])
 def test_what_is_no_chunk_is_refused(data: bytes) -> None:
     with pytest.raises(UpstreamBroken, match="no JSON"):
-        streamed().take(data, NOW)
+        streamed().take(data, [])
 
 
 def test_a_whole_answer_is_ours_by_id_and_model() -> None:
