@@ -101,6 +101,7 @@ async def serving(
             *("--port", str(port), "--config", str(here.file), *options),
             stdout=log,
             stderr=log,
+            env=os.environ | {"XDG_DATA_HOME": str(folder / "data-home")},  # no other's records
         )
     here.pid = process.pid
     try:
