@@ -1,7 +1,7 @@
 """An SQLite file that costs a server nearly nothing until it is asked: the embedded default.
 
 Records are written, and it is watched for tenants, with the standard library's driver alone.
-SQLAlchemy (24 MB) is imported with the first tenant or question, or before, as by a server that
+SQLAlchemy is imported with the first tenant or question, or before, as by a server that
 expects questions: the import would hold up streams for half a second. The schema is made by a
 process of its own (`make`).
 """
