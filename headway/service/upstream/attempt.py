@@ -1,11 +1,9 @@
 """One try of a request at one server: send it, and read its answer within its times."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 
 from headway.core.base.clock import Clock
-from headway.core.base.errors import UpstreamBroken, UpstreamTimeout
+from headway.core.base.errors import UpstreamBroken
 from headway.core.base.units import Seconds
 from headway.core.messages.path import Finished, Usage
 from headway.service.upstream.answers import Shown, StreamedAnswer, whole_answer
@@ -54,9 +52,15 @@ class Attempt:
 
     async def whole(self, head: str, body: bytes) -> tuple[bytes, Finished]:
         """An answer that is not streamed; raises Refused and UpstreamError."""
-        async with self._within(None, "its answer"):
-            reply = await self._asked(head, body)
-            data = await reply.whole(self._settings.max_answer_bytes)
+        try:
+            async with asyncio.timeout(None) as timer:  # its replica may go away meanwhile
+                self.lease.watch(timer)
+                reply = await self._asked(head, body)
+                data = await reply.whole(self._settings.max_answer_bytes)
+        except TimeoutError:
+            raise late("its answer") from None
+        finally:
+            self.lease.watch(None)
 
         def estimate(text_bytes: int) -> Usage:
             return Usage(
@@ -70,21 +74,25 @@ class Attempt:
 
     async def stream(self, head: str, body: bytes, outlet: Outlet, witness: Witness) -> None:
         """A streamed answer to the outlet as it comes, up to its `last`; raises the same."""
-        answer = self._answer = StreamedAnswer(self._shown, self._sent.prompt_tokens)
-        streaming = Streaming(self._sent.id, answer, outlet, witness, self._clock)
         limits = self._settings.timeouts
-        self._streaming = streaming
         try:
-            async with self._within(limits.first_token, "its first token"):
+            async with asyncio.timeout(limits.first_token) as timer:
+                self.lease.watch(timer)
                 reply = await self._asked(head, body)
                 _check_stream(reply)
+                answer = self._answer = StreamedAnswer(self._shown, self._sent.prompt_tokens)
+                streaming = Streaming(self._sent.id, answer, outlet, witness, self._clock)
+                self._streaming = streaming
                 await streaming.begin(reply)
-        except UpstreamTimeout:
-            if not streaming.has_begun:  # else it came in the turn in which its time was over
-                raise
+        except TimeoutError:
+            if not self.has_begun:  # else it came in the turn in which its time was over
+                raise late("its first token") from None
+        finally:
+            self.lease.watch(None)
         self.first_at = self._clock.now()
         assert self._reply is not None, "it has begun"
-        await streaming.run(self._reply, limits.between_chunks)
+        assert self._streaming is not None, "it has begun"
+        await self._streaming.run(self._reply, limits.between_chunks)
 
     def last(self, created: int) -> tuple[bytes, Finished]:
         """The end of a streamed answer; raises UpstreamBroken where it came too early."""
@@ -111,19 +119,6 @@ class Attempt:
         if reply.headers.get("content-encoding", "identity") != "identity":
             raise UpstreamBroken("the upstream compresses its answers unasked", RETRY_AFTER)
         return reply
-
-    @contextlib.asynccontextmanager
-    async def _within(self, limit: float | None, what: str) -> AsyncIterator[None]:
-        """Raises UpstreamTimeout when it takes too long, or the replica goes away meanwhile."""
-        try:
-            async with asyncio.timeout(limit) as timer:
-                self.lease.watch(timer)
-                try:
-                    yield
-                finally:
-                    self.lease.watch(None)
-        except TimeoutError:
-            raise late(what) from None
 
 
 def _check_stream(reply: Reply) -> None:
