@@ -213,7 +213,7 @@ class Gateway:
                 if request.stream:
                     beside.append(stream.keep_alive)
                 relayed = self._relayed(exchange, generator, routed, stream, journey)
-                await self._flights.run(exchange, relayed, *(each() for each in beside))
+                await self._flights.run(exchange, relayed, *beside)
 
     async def _relayed(
         self,

@@ -54,6 +54,10 @@ FORMS = (
     *("json_schema", "grammar", "regex", "ebnf", "structural_tag"),
 )
 EMBEDS = ("prompt_embeds", "image_embeds", "input_embeds", "inputs_embeds", "multi_modal_data")
+# In this order, without doubles.
+REFUSED = dict.fromkeys(
+    each for each in (*INTERNAL, *EMBEDS, "chat_template") if each not in ROUTING
+)
 MAX_MEDIA_BYTES = 64  # of a URL's beginning that is looked at
 
 
@@ -249,8 +253,10 @@ def _shared(raw: dict[str, Any], limits: ApiLimits) -> ForwardedRequest:
 
 def _refuse(fields: Mapping[str, Any]) -> None:
     """Fields that are one server's talk with another, or tensors."""
-    for name in (*INTERNAL, *EMBEDS, "chat_template"):
-        if name not in ROUTING and fields.get(name) is not None:
+    if REFUSED.keys().isdisjoint(fields):
+        return
+    for name in REFUSED:
+        if fields.get(name) is not None:
             raise Unsupported(f"'{name}' is not accepted from clients.", param=name)
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -110,8 +110,9 @@ class Forwarder:
         await witness.sized(prompt_tokens, most * num_choices)
         streamed = as_stream(request) if request.is_watched and not request.stream else None
         body = outgoing_body(streamed or request, settings, call.id, call.bound)
-        names = text_names(request.texts(), salt_of(request))
-        wish = Wish(names, _newcomer(request.asker, prompt_tokens, self._clock.now() - began))
+        wish = Wish(
+            self._names(request), _newcomer(request.asker, prompt_tokens, self._clock.now() - began)
+        )
         self._pool.budget.came(began)
         tries, tried = Tries(self._pool.budget), set[str]()
         error: HeadwayError | None = None
@@ -121,7 +122,7 @@ class Forwarder:
                 sent = Sent(call.id, label, prompt_tokens, most, num_choices, tries.count)
                 witness.forwarded(sent)
                 self._admitter.started(call.id, num_choices, prompt_tokens)
-                attempt = Attempt(call.id, lease, settings, self._clock, call.shown)
+                attempt = Attempt(sent, lease, settings, self._clock, call.shown)
                 gathered = None if streamed is None else Gathered()
                 out = outlet if gathered is None else _Gathering(gathered, outlet, settings)
                 try:
@@ -160,9 +161,8 @@ class Forwarder:
         head = outgoing_head(endpoint, target.path, self._settings, self._pool.key, headers)
         try:
             if not call.request.stream and not isinstance(outlet, _Gathering):
-                return await attempt.whole(head, body, call.request.prompt_bytes())
-            estimate = call.request.prompt_bytes() // BYTES_PER_TOKEN
-            await attempt.stream(head, body, estimate, outlet, witness)
+                return await attempt.whole(head, body)
+            await attempt.stream(head, body, outlet, witness)
             return attempt.last(int(time.time()))
         finally:
             attempt.close()
@@ -240,6 +240,12 @@ class Forwarder:
 
     def _count(self, lease: Lease, outcome: str) -> None:
         self._exporter.add(UPSTREAM_ATTEMPTS, replica=lease.replica.label, outcome=outcome)
+
+    def _names(self, request: ForwardedRequest) -> Sequence[bytes]:
+        """Of its text's beginning, where they decide anything."""
+        if len(self._pool.replicas) == 1:
+            return ()
+        return text_names(request.texts(), salt_of(request))
 
     async def _prompt_tokens(self, call: Call) -> int:
         """Tokens of the prompt: asked for where they matter and can be, else by its bytes."""

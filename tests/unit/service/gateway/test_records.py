@@ -232,7 +232,7 @@ def test_a_streamed_answer_is_recorded_to_the_token_as_one_in_one_piece(path: st
                 found.append((record.prompt_tokens, record.completion_tokens, record.sent_tokens))
                 opened = [(each.id, each.outcome, each.prompt_tokens) for each in kept.begun]
                 assert opened == [(record.id, "lost", 0), (record.id, "lost", 2)]
-                assert [each.route for each in kept.begun] == [None, record.route]
+                assert [each.route for each in kept.begun] == [record.route, record.route]
         assert set(found) == {(2, 3, 3)}
 
     run(scenario())
