@@ -39,7 +39,8 @@ class SqlUsage:
         """Keep these, in one transaction; those whose id is there already change nothing.
 
         What began before its tenant was erased is not kept, from whichever gateway it comes.
-        Raises ValueError for a record that the database does not take.
+        Raises ValueError for a record that the database does not take by itself: what it says of
+        any record is StoreUnavailable, so that none is lost to a standby or a missing grant.
         """
         if not records:
             return
