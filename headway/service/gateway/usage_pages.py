@@ -4,7 +4,13 @@ import msgspec
 
 from headway.core.base.errors import InvalidRequest, NotFound
 from headway.core.base.metrics import Outcome
-from headway.core.messages.usage import RecordQuery, UsageQuery, read_groups, read_moment
+from headway.core.messages.usage import (
+    RecordQuery,
+    UsageQuery,
+    check_span,
+    read_groups,
+    read_moment,
+)
 from headway.service.gateway.admin_routes import AdminCall, AdminRoute
 from headway.service.gateway.explain import explain
 from headway.service.gateway.ledger import Keeper
@@ -30,14 +36,20 @@ class UsagePages:
         return (
             AdminRoute("GET", "/admin/usage", self._usage),
             AdminRoute("GET", "/admin/requests", self._requests),
-            AdminRoute("GET", "/admin/requests/{id}", self._request),
+            # A client's own id may have slashes.
+            AdminRoute("GET", "/admin/requests/{id}", self._request, takes_rest=True),
         )
 
     async def _usage(self, call: AdminCall) -> Page:
+        since, until = _moment(call, "from"), _moment(call, "to")
+        try:
+            check_span(since, until)
+        except ValueError as error:
+            raise InvalidRequest(f"to {error}.", param="to") from None
         query = UsageQuery(
             group_by=_groups(call),
-            since=_moment(call, "from"),
-            until=_moment(call, "to"),
+            since=since,
+            until=until,
             tenant=call.query("tenant"),
             key=call.query("key"),
             model=call.query("model"),

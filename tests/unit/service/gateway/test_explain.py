@@ -13,7 +13,7 @@ def test_a_request_is_explained_in_order_and_in_plain_words() -> None:
     assert text == (
         "This request to chat_completions came from tenant 'acme' of class standard with key k1, "
         "to be answered streamed. It asked for 'm' and went to m (stable) by name. It waited "
-        "125.0 ms in the engine's queue. Of its 10 prompt tokens 4 came from the prefix cache: "
+        "125.0 ms for its turn. Of its 10 prompt tokens 4 came from the prefix cache: "
         "nothing that was computed lately goes on like it. The rest of its prompt was computed in "
         "one step and 125.0 ms. It generated 7 tokens, the first after 250.0 ms, until stop, in "
         "1.00 s, with 500.0 ms of device time; all of them were sent. It was answered completely, "
@@ -69,7 +69,7 @@ def test_a_refusal_says_what_refused() -> None:
     limited = record(outcome="invalid", limit="tokens", prompt_tokens=0, completion_tokens=0)
     assert explain(limited).why["queue"] == "Its tenant's limit of tokens let it go no further."
     waited = record(outcome="rejected_deadline", prompt_tokens=0, queue_s=2.5)
-    assert explain(waited).why["queue"] == "It waited 2.50 s in the engine and was not begun."
+    assert explain(waited).why["queue"] == "It waited 2.50 s for its turn and was not begun."
 
 
 def test_every_outcome_and_every_reason_of_a_miss_has_its_words() -> None:
