@@ -59,7 +59,7 @@ class Exchange:
         self._send = send
         # Taken out: it knows the answer's cycle, and that the scope.
         self._direct: Direct | None = scope.pop(DIRECT, None)
-        self._names: Mapping[bytes, bytes] = dict(scope["headers"])
+        self._first: Mapping[bytes, bytes] = dict(reversed(scope["headers"]))  # of each name
         self._body_is_read = False
         self._added: dict[str, Header] = {}
         self.is_started = False
@@ -74,13 +74,13 @@ class Exchange:
 
     def header(self, name: str) -> str | None:
         """The first header of that name (lower case)."""
-        values = self.headers(name)
-        return values[0] if values else None
+        value = self._first.get(name.encode("latin-1"))
+        return None if value is None else value.decode("latin-1")
 
     def headers(self, name: str) -> list[str]:
         """All headers of that name (lower case), in order."""
         key = name.encode("latin-1")
-        if key not in self._names:
+        if key not in self._first:
             return []
         all_: Sequence[Header] = self._scope["headers"]
         return [value.decode("latin-1") for each, value in all_ if each == key]
