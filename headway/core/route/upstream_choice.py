@@ -41,8 +41,6 @@ def choose(
     names, so that gateways that know nothing of each other agree, or `turn` for a short text.
     """
     assert candidates, "nobody to choose from"
-    if len(candidates) == 1:
-        return candidates[0].name
     seed = crc32(names[0]) if names else turn
     least = min(each.load for each in candidates)
     near = [each for each in candidates if each.load <= least + max_skew]

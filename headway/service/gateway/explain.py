@@ -88,7 +88,7 @@ def _queue(record: RequestRecord) -> str:
         return _line(record)
     if not record.prompt_tokens:
         if record.queue_s:
-            return f"It waited {_time(record.queue_s)} in the engine and was not begun."
+            return f"It waited {_time(record.queue_s)} in the engine's queue and was not begun."
         return "No engine began to work on it."
     if record.outcome == Outcome.LOST.value and not record.queue_s:
         return "How long it waited is not known."
@@ -147,8 +147,9 @@ def _answer(record: RequestRecord) -> str:
     unsure = f" (and perhaps {record.unsure_tokens} more)" if record.unsure_tokens else ""
     reached = "all of them" if sent == record.completion_tokens else f"{sent} of them"
     device = f", with {_time(record.device_s)} of device time" if record.device_s else ""
+    tokens = "1 token" if record.completion_tokens == 1 else f"{record.completion_tokens} tokens"
     return (
-        f"It generated {record.completion_tokens} tokens{after}{end}, in "
+        f"It generated {tokens}{after}{end}, in "
         f"{_time(record.decode_s)}{device}; {reached}{unsure} were sent."
     )
 

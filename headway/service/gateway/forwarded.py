@@ -28,7 +28,7 @@ from headway.service.openai.limits import ApiLimits
 from headway.service.openai.responses import AnswerHead
 from headway.service.upstream.answers import Shown
 from headway.service.upstream.forward import Call, Forwarder
-from headway.service.upstream.outgoing import PASSED, TARGETS, passed_headers
+from headway.service.upstream.outgoing import TARGETS, passed_headers
 from headway.service.upstream.pool import UpstreamPool
 from headway.service.upstream.scores import Scoring, asks_for_scores, scored
 from headway.service.upstream.settings import UpstreamSettings
@@ -174,7 +174,7 @@ def call_of(
             num_choices=request.n * request.num_prompts,
             is_native=TARGETS[endpoint].is_native,
         ),
-        passed=passed_headers({name: exchange.header(name) for name in PASSED}),
+        passed=passed_headers(exchange.header),
         bound=None if route is None else route.max_tokens,
         counts_exactly=journey.depends_on_size,
     )

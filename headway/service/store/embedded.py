@@ -67,6 +67,7 @@ class EmbeddedFile:
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None  # once the schema is the newest
         self._database: Database | None = None
+        self._stamp = _stamp(self.path)  # of the file that they are connected to
 
     def prepare(self) -> None:
         """Make it now, or see that it can be used; raises StartError."""
@@ -83,6 +84,7 @@ class EmbeddedFile:
         if not self.path.exists():
             return 0
         with self._lock, _told(self.path):
+            self._look()
             connection = self._connection or sqlite3.connect(self.path, timeout=BUSY_S)
             try:
                 return int(connection.execute(REVISION).fetchone()[0])
@@ -105,11 +107,13 @@ class EmbeddedFile:
     def load(self) -> "Database":
         """The same file as SQLAlchemy has it, which is imported now. Raises StartError."""
         with self._lock:
+            self._look()
             if self._database is None:
                 # Here and not above: see the head of this file.
                 from headway.service.store.database import file_url, open_database
 
                 self._database = open_database(file_url(self.path))
+                self._stamp = _stamp(self.path)
             return self._database
 
     def database(self) -> "Database":
@@ -129,13 +133,22 @@ class EmbeddedFile:
 
     def _run(self, begin: str, work: Callable[[sqlite3.Connection], T]) -> T:
         with self._lock, _told(self.path):
-            if self._connection is not None and not self.path.exists():  # somebody removed it
-                self._connection.close()
-                self._connection = None
+            self._look()
             connection = self._connection = self._connection or self._opened()
             with connection:  # commits, or rolls back
                 connection.execute(begin)
                 return work(connection)
+
+    def _look(self) -> None:
+        """Give up a file that somebody removed or replaced: what is written there would be lost."""
+        if _stamp(self.path) == self._stamp:
+            return
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._database is not None:
+            self._database.close()  # it connects again
+        self._stamp = _stamp(self.path)
 
     def _opened(self) -> sqlite3.Connection:
         """With the newest schema."""
@@ -154,6 +167,7 @@ class EmbeddedFile:
         )
         for pragma in PRAGMAS:
             connection.execute(pragma).close()
+        self._stamp = _stamp(self.path)
         return connection
 
     def _is_current(self) -> bool:
@@ -273,6 +287,15 @@ def _rows(connection: sqlite3.Connection, query: str) -> list[dict[str, object]]
     found = connection.execute(query)
     names = [str(each[0]) for each in found.description]
     return [dict(zip(names, row, strict=True)) for row in found]
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """What tells a file from another one at the same path; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _erased(connection: sqlite3.Connection, tenant: str) -> float:

@@ -39,13 +39,14 @@ from headway.service.upstream.gather import Gathered, as_stream
 from headway.service.upstream.outgoing import (
     TARGETS,
     check_modalities,
+    header_lines,
     most_tokens,
     outgoing_body,
     outgoing_head,
     salt_of,
 )
 from headway.service.upstream.pool import UpstreamPool, Wish
-from headway.service.upstream.replica import Lease
+from headway.service.upstream.replica import Lease, UpstreamReplica
 from headway.service.upstream.settings import UpstreamSettings
 from headway.service.upstream.token_calls import TokenCalls
 
@@ -78,6 +79,7 @@ class Forwarder:
         self._admitter = admitter
         self._clock = clock
         self._exporter = exporter
+        self._heads: dict[tuple[str, str], str] = {}  # by replica and endpoint
         self.tokens = TokenCalls(pool)
 
     async def run(self, call: Call, outlet: Outlet, witness: Witness) -> None:
@@ -154,11 +156,9 @@ class Forwarder:
         self, call: Call, body: bytes, attempt: Attempt, outlet: Outlet, witness: Witness
     ) -> tuple[bytes, Finished]:
         """Try it at one replica; the answer's last bytes and how it ended."""
-        target = TARGETS[call.endpoint]
-        endpoint = attempt.lease.replica.endpoint
         # Who reads both logs finds the request by this; vLLM takes it for its own id.
-        headers = {"x-request-id": call.id, **call.passed}
-        head = outgoing_head(endpoint, target.path, self._settings, self._pool.key, headers)
+        own = {"x-request-id": call.id, **call.passed}
+        head = self._head(attempt.lease.replica, call.endpoint) + header_lines(own)
         try:
             if not call.request.stream and not isinstance(outlet, _Gathering):
                 return await attempt.whole(head, body)
@@ -166,6 +166,15 @@ class Forwarder:
             return attempt.last(int(time.time()))
         finally:
             attempt.close()
+
+    def _head(self, replica: UpstreamReplica, endpoint: str) -> str:
+        """What all requests to one replica have in common."""
+        key = (replica.label, endpoint)
+        if key not in self._heads:
+            path = TARGETS[endpoint].path
+            made = outgoing_head(replica.endpoint, path, self._settings, self._pool.key)
+            self._heads[key] = made
+        return self._heads[key]
 
     def _succeeded(self, attempt: Attempt, ended: Finished) -> None:
         lease = attempt.lease

@@ -76,7 +76,9 @@ def test_a_refusal_says_what_refused() -> None:
     limited = record(outcome="invalid", limit="tokens", prompt_tokens=0, completion_tokens=0)
     assert explain(limited).why["queue"] == "Its tenant's limit of tokens let it go no further."
     waited = record(outcome="rejected_deadline", prompt_tokens=0, queue_s=2.5)
-    assert explain(waited).why["queue"] == "It waited 2.50 s in the engine and was not begun."
+    assert (
+        explain(waited).why["queue"] == "It waited 2.50 s in the engine's queue and was not begun."
+    )
 
 
 def elsewhere(**fields: Any) -> Mapping[str, str]:
