@@ -252,7 +252,10 @@ class Sentinels:
 
     def follows(self, server: Redis) -> bool:
         """Whether it is a replica that has all of its primary."""
-        told = _info(server.url, "replication")
+        try:
+            told = _info(server.url, "replication")
+        except redis.ConnectionError:  # one that is made a replica ends its connections
+            return False
         return told["role"] == "slave" and told["master_link_status"] == "up"
 
     def replace(self) -> None:
