@@ -336,8 +336,7 @@ def test_security_logs_01_nothing_of_a_client_is_in_the_log(start: Start) -> Non
         assert secret.encode() not in log
 
 
-def test_security_deserialization_01_only_the_http_port_listens(start: Start) -> None:
-    server = start()
+def test_security_deserialization_01_only_the_http_port_listens(server: Server) -> None:
     listening = []
     for process in [psutil.Process(server.process.pid), *server.children()]:
         listening += [
