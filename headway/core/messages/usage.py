@@ -91,6 +91,12 @@ def read_moment(text: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
+def check_span(since: float | None, until: float | None) -> None:
+    """Raises ValueError where no time lies between them."""
+    if since is not None and until is not None and until <= since:
+        raise ValueError("must be later than the beginning, and is not included")
+
+
 def name_of_time(unit: str, began: float) -> str:
     """How the hour, day or month of a moment is called."""
     form = {"hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d", "month": "%Y-%m"}[unit]

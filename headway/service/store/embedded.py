@@ -64,6 +64,7 @@ class EmbeddedFile:
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None  # once the schema is the newest
         self._database: Database | None = None
+        self._stamp = _stamp(self.path)  # of the file that they are connected to
 
     def prepare(self) -> None:
         """Make it now, or see that it can be used; raises StartError."""
@@ -80,6 +81,7 @@ class EmbeddedFile:
         if not self.path.exists():
             return 0
         with self._lock, _told(self.path):
+            self._look()
             connection = self._connection or sqlite3.connect(self.path, timeout=BUSY_S)
             try:
                 return int(connection.execute(REVISION).fetchone()[0])
@@ -94,9 +96,7 @@ class EmbeddedFile:
     def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """All of it, or nothing; the file is made first. Raises StoreUnavailable."""
         with self._lock, _told(self.path):
-            if self._connection is not None and not self.path.exists():  # somebody removed it
-                self._connection.close()
-                self._connection = None
+            self._look()
             connection = self._connection = self._connection or self._opened()
             with connection:  # commits, or rolls back
                 connection.execute("BEGIN IMMEDIATE")
@@ -105,11 +105,13 @@ class EmbeddedFile:
     def load(self) -> "Database":
         """The same file as SQLAlchemy has it, which is imported now. Raises StartError."""
         with self._lock:
+            self._look()
             if self._database is None:
                 # Here and not above: see the head of this file.
                 from headway.service.store.database import file_url, open_database
 
                 self._database = open_database(file_url(self.path))
+                self._stamp = _stamp(self.path)
             return self._database
 
     def database(self) -> "Database":
@@ -126,6 +128,17 @@ class EmbeddedFile:
                 self._connection.close()
             if self._database is not None:
                 self._database.close()
+
+    def _look(self) -> None:
+        """Give up a file that somebody removed or replaced: what is written there would be lost."""
+        if _stamp(self.path) == self._stamp:
+            return
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._database is not None:
+            self._database.close()  # it connects again
+        self._stamp = _stamp(self.path)
 
     def _opened(self) -> sqlite3.Connection:
         """With the newest schema."""
@@ -144,6 +157,7 @@ class EmbeddedFile:
         )
         for pragma in PRAGMAS:
             connection.execute(pragma).close()
+        self._stamp = _stamp(self.path)
         return connection
 
     def _is_current(self) -> bool:
@@ -232,6 +246,15 @@ class EmbeddedAccounts:
 
             self._full = SqlAccounts(self._file.database())
         return self._full
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """What tells a file from another one at the same path; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _erased(connection: sqlite3.Connection, tenant: str) -> float:

@@ -16,6 +16,7 @@ from headway.service.store import embedded, usage_rows
 from headway.service.store.accounts_sql import SqlAccounts
 from headway.service.store.database import MIGRATIONS, file_url, open_database
 from headway.service.store.embedded import EmbeddedAccounts, EmbeddedFile, EmbeddedUsage
+from headway.service.store.usage import SqlUsage
 from headway.service.store.usage_tables import REQUESTS
 from tests.unit.service.store.records import record
 
@@ -94,6 +95,27 @@ def test_a_file_that_was_removed_is_made_again(tmp_path: Path) -> None:
         path.unlink()
     usage.add([record("two")])
     assert usage.find("two") is not None
+    file.close()
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_a_file_that_was_replaced_beside_us_is_the_one_that_is_written(
+    tmp_path: Path, is_asked: bool
+) -> None:
+    file = EmbeddedFile(tmp_path / "headway.db")
+    usage = EmbeddedUsage(file)
+    usage.add([record("one")])
+    if is_asked:
+        assert usage.find("one") is not None
+    for path in tmp_path.iterdir():
+        path.unlink()
+    open_database(file_url(file.path)).close()  # as by a command that made it anew
+    usage.add([record("two")])
+    assert usage.find("two") is not None
+    assert usage.find("one") is None
+    other = open_database(file_url(file.path))
+    assert SqlUsage(other).find("two") is not None
+    other.close()
     file.close()
 
 
