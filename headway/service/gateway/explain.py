@@ -69,7 +69,8 @@ def _route(record: RequestRecord) -> str:
     replica = f", replica {record.replica}" if record.replica else ""
     lesser = {
         "model": "To spare it a refusal, a smaller model took it.",
-        "max_tokens": f"To spare it a refusal, its answer was bounded to {route.max_tokens} tokens.",
+        "max_tokens": "To spare it a refusal, its answer was bounded to "
+        f"{route.max_tokens} tokens.",
         "answer": "No token of that came in time, so it got the operator's text.",
     }
     degraded = f" {lesser.get(route.degraded, route.degraded)}" if route.degraded else ""
