@@ -1,6 +1,7 @@
 """Requests for models behind other servers: how each endpoint reads them, and where answers go."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -27,7 +28,7 @@ from headway.service.openai.limits import ApiLimits
 from headway.service.openai.responses import AnswerHead
 from headway.service.upstream.answers import Shown
 from headway.service.upstream.forward import Call, Forwarder
-from headway.service.upstream.outgoing import PASSED, TARGETS, passed_headers
+from headway.service.upstream.outgoing import TARGETS, passed_headers
 from headway.service.upstream.pool import UpstreamPool
 from headway.service.upstream.scores import Scoring, asks_for_scores, scored
 from headway.service.upstream.settings import UpstreamSettings
@@ -41,7 +42,7 @@ PARSERS: Mapping[str, Callable[[bytes, Query, ApiLimits], ForwardedRequest]] = {
 }
 WAITING_BYTES = 1024 * 1024 * 1024  # no bound by tokens: the upstream has its own
 # Fields with which another model could not stand in: it has other tokens.
-BINDING = ("logit_bias", "stop_token_ids", "allowed_token_ids", "prompt_logprobs")
+BINDING = frozenset({"logit_bias", "stop_token_ids", "allowed_token_ids", "prompt_logprobs"})
 
 
 class ServedUpstream(NamedTuple):
@@ -173,7 +174,7 @@ def call_of(
             num_choices=request.n * request.num_prompts,
             is_native=TARGETS[endpoint].is_native,
         ),
-        passed=passed_headers({name: exchange.header(name) for name in PASSED}),
+        passed=passed_headers(exchange.header),
         bound=None if route is None else route.max_tokens,
         counts_exactly=journey.depends_on_size,
     )
@@ -191,23 +192,38 @@ def judged(call: Call, judge: Confidence | None) -> Call:
 def ask_of_forwarded(request: ForwardedRequest, request_id: str) -> Ask:
     """What of such a request decides where it goes."""
     fields, asker = request.fields, request.asker
-    texts = _texts_of(fields)
     min_tokens = fields.get("min_tokens")
     return Ask(
         request_id=request_id,
         model=request.model,
         tenant=asker.tenant,
         slo_class=asker.slo_class,
-        prompt=Prompt(
-            text=texts[-1] if texts else "",
-            num_chars=request.prompt_bytes(),
-            max_tokens=request.max_tokens,
-        ),
+        prompt=partial(_prompt_of, request),
+        max_tokens=request.max_tokens,
         user=request.user,
         modalities=request.modalities,
-        is_bound=any(fields.get(name) for name in BINDING) or not texts,
+        is_bound=_is_bound(fields),
         min_tokens=min_tokens if isinstance(min_tokens, int) else 0,
     )
+
+
+def _prompt_of(request: ForwardedRequest) -> Prompt:
+    texts = _texts_of(request.fields)
+    return Prompt(
+        text=texts[-1] if texts else "",
+        num_chars=request.prompt_bytes(),
+        max_tokens=request.max_tokens,
+    )
+
+
+def _is_bound(fields: Mapping[str, Any]) -> bool:
+    """Whether there is anything that another model would read otherwise, or nothing it reads."""
+    if not BINDING.isdisjoint(fields) and any(fields.get(name) for name in BINDING):
+        return True
+    messages = fields.get("messages")
+    if isinstance(messages, list):
+        return all(each.get("role") != "user" for each in messages)
+    return not _texts_of(fields)
 
 
 def _texts_of(fields: Mapping[str, Any]) -> list[str]:
