@@ -39,7 +39,7 @@ from tests.upstreams import (
 from tests.upstreams import Script as UpstreamScript
 
 ROUTES = {"names": [{"name": "careful", "cascade": {"first": "m", "then": "own"}}]}
-TWO = {"names": [{"name": "careful", "cascade": {"first": "m", "then": "big"}}]}
+TWO: dict[str, Any] = {"names": [{"name": "careful", "cascade": {"first": "m", "then": "big"}}]}
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
 SAID = "small talk"
 
@@ -234,12 +234,13 @@ async def breaking(seen: Seen, pen: Pen) -> None:
 def test_a_doubtful_whole_answer_goes_out_when_the_second_server_stops_in_its_midst(
     has_text: bool,
 ) -> None:
-    fixed = {"degrade": {"answer": "Later.", "answer_after_s": 60}} if has_text else {}
+    text: dict[str, Any] = {"degrade": {"answer": "Later.", "answer_after_s": 60}}
+    routes = TWO | (text if has_text else {})
 
     async def scenario() -> None:
         ledger = Kept()
         books = Books(Reserved(), ledger, Prices(), time.time, "g")
-        async with two(scoring(-2.0), breaking, routes={**TWO, **fixed}, books=books) as (here, *_):
+        async with two(scoring(-2.0), breaking, routes=routes, books=books) as (here, *_):
             found = await ask(here, "careful")
             assert text_of(found) == SAID
             assert (told(found)["model"], told(found)["degraded"]) == ("m", "model")
