@@ -1,6 +1,7 @@
 """From the spool into the store: batches, stores that are away, and what dead gateways left."""
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -267,6 +268,41 @@ def test_the_thread_writes_what_comes_and_ends_with_everything_written(root: Pat
     bench.drain.stop(10.0)
     assert sorted(bench.ids) == ["a", "b"]
     assert not (root / "mine").exists()
+
+
+def test_the_first_question_waits_for_what_a_dead_gateway_had_left(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = Bench(root, "dead")
+    dead.spool.closed(record("a"))
+    dead.die()
+    bench = Bench(root)
+    asked = threading.Event()
+    add = bench.store.add
+
+    def adds(records: Any) -> None:
+        assert asked.wait(10.0)
+        add(records)
+
+    monkeypatch.setattr(bench.store, "add", adds)
+    bench.drain.start()
+    assert not bench.drain.flush(0.05)
+    asked.set()
+    assert bench.drain.flush(10.0)
+    assert bench.ids == ["a"]
+    bench.drain.stop(10.0)
+
+
+def test_a_question_waits_for_what_the_spool_did_not_take_too(root: Path) -> None:
+    bench = Bench(root)
+    bench.store.is_away = True
+    bench.drain.start()
+    bench.spool.beside.append(record("a"))
+    assert not bench.drain.flush(0.05)
+    bench.store.is_away = False
+    assert bench.drain.flush(10.0)
+    assert bench.ids == ["a"]
+    bench.drain.stop(10.0)
 
 
 def test_what_cannot_be_written_at_the_end_stays_for_the_next_start(root: Path) -> None:
