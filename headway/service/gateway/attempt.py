@@ -46,6 +46,7 @@ from headway.service.openai.forwarded import ForwardedRequest, plain
 from headway.service.openai.responses import Answer
 from headway.service.openai.schema import CompletionRequest
 from headway.service.upstream.ends import Outlet
+from headway.service.upstream.streaming import late
 
 Makes = Callable[[Routed, Sequence[EngineRequest]], Answer]
 Forward = Callable[[Routed, ForwardedRequest, str, Outlet, Confidence | None], Awaitable[None]]
@@ -118,13 +119,21 @@ class Attempt:
                 raise
             await self._call(fitting, fitting.request)
         except BUSY as error:
-            helper = None if self._is_final(error) else self._routing.helper(routed)
-            if helper is None:
+            if self._is_final(error) or not await self._help_out(routed):
                 raise
+
+    async def _help_out(self, routed: Routed) -> bool:
+        """A smaller model's answer in place of a refusal: the first one's that takes it, if any."""
+        helper = self._routing.helper(routed)
+        while helper is not None:
             try:
                 await self._call(helper, helper.request)
-            except ClientError:
-                raise error from None
+                return True
+            except (ClientError, *BUSY) as error:
+                if self._is_final(error):
+                    raise
+            helper = self._routing.helper(helper)
+        return False
 
     async def _cascade(self, routed: Routed, cascade: CascadeSettings) -> None:
         """The first model's answer if it is sure of it, otherwise the second's.
@@ -215,14 +224,16 @@ class Attempt:
         first = asyncio.ensure_future(self._has_token.wait())
         try:
             await asyncio.wait((task, first), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done() and not first.done():
-                return False
-            await task
-            return True
+            if task.done() or self._has_token.is_set():
+                await task
+                return True
         finally:
             task.cancel()
             first.cancel()
             await asyncio.gather(task, first, return_exceptions=True)
+        if self._has_token.is_set():  # it left while the work was being ended: no text after it
+            raise late("its first token")
+        return False
 
     async def _say(self, routed: Routed, text: str) -> None:
         """The fixed answer, as every choice of an answer that ended by itself."""
