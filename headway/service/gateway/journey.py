@@ -234,7 +234,7 @@ class Journey:
             self.meter.close(outcome, self._exchange.shown_id)
         else:
             outcome = self.meter.fail(error, self._exchange.shown_id)
-        self.notes.took_s = max(0.0, self._books.wall_clock() - self._began)
+        self.notes.took_s = self.meter.took_s
         if self.notes.boxes:  # the ledger's, and the limits', once the engine has told the rest
             self._books.ledger.closes(lambda: self._heard_out(outcome, error))
             return

@@ -291,6 +291,29 @@ def test_a_request_that_its_client_must_change_is_recorded_and_costs_nothing(
     run(scenario())
 
 
+@pytest.mark.parametrize("by_s", [3600.0, -3600.0])
+def test_what_a_request_took_does_not_depend_on_a_clock_that_is_set_meanwhile(by_s: float) -> None:
+    async def scenario() -> None:
+        kept, set_by = Kept(), 0.0
+        set_clock = books(kept)._replace(wall_clock=lambda: time.time() + set_by)
+
+        def script(replica: FakeReplica, request: EngineRequest) -> None:
+            nonlocal set_by
+            set_by = by_s
+            say_hello(replica, request)
+
+        replica = FakeReplica()
+        replica.script = script
+        async with site(replica=replica, books=set_clock, settings=TENANTED) as here:
+            assert (await here.client.post(CHAT, json=HI, headers=KEY)).status_code == 200
+            record = await kept.one()
+            assert record.first_token_s is not None
+            assert record.first_token_s <= record.took_s < DEADLINE_S
+            assert abs(record.began - time.time()) < DEADLINE_S
+
+    run(scenario())
+
+
 def test_what_nobody_is_known_to_have_asked_is_not_recorded() -> None:
     async def scenario() -> None:
         kept = Kept()
