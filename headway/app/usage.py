@@ -81,7 +81,7 @@ def _from_database(chosen: argparse.Namespace, query: UsageQuery) -> list[UsageR
 
 def _from_server(chosen: argparse.Namespace, query: UsageQuery) -> list[UsageRow]:
     given = {
-        "group_by": ",".join(query.group_by),
+        "group_by": ",".join(query.group_by) or None,
         "from": query.since,
         "to": query.until,
         "tenant": query.tenant,

@@ -23,6 +23,7 @@ class AdminCall(NamedTuple):
     values: tuple[str, ...]  # what stands in place of the path's {names}, in order
     query: Callable[[str], str | None]  # a parameter's value
     body: Callable[[], Awaitable[bytes]]  # b"" for none
+    given: tuple[str, ...] = ()  # names of all parameters
 
 
 AdminHandler = Callable[[AdminCall], Awaitable[Page]]
@@ -34,6 +35,7 @@ class AdminRoute(NamedTuple):
     method: str
     path: str
     handler: AdminHandler
+    query: tuple[str, ...] = ()  # the parameters that it takes
     takes_rest: bool = False  # the last part in braces is all that follows, with its slashes
 
 
@@ -56,6 +58,7 @@ class AdminTable:
             allowed = ", ".join(sorted(fits))
             raise MethodNotAllowed(f"{method} is not allowed here; use {allowed}.", allowed=allowed)
         route, values = fits[method]
+        _check_query(route, call)
         return await route.handler(call._replace(values=values))
 
 
@@ -96,8 +99,18 @@ class AdminRoutes:
 
         if "\0" in exchange.path:  # PostgreSQL has no text with one, and takes it for a fault
             raise NotFound("There is nothing at this path; see /admin/openapi.json.")
-        call = AdminCall(who, (), query, body)
+        call = AdminCall(who, (), query, body, exchange.query_names)
         return await self._table.call(exchange.method, exchange.path, call)
+
+
+def _check_query(route: AdminRoute, call: AdminCall) -> None:
+    """Raises InvalidRequest: what narrows an answer must not be misread as nothing."""
+    for name in call.given:
+        if name not in route.query:
+            known = f"there are {', '.join(route.query)}" if route.query else "there are none"
+            raise InvalidRequest(f"{name!r} is no parameter here; {known}.", param=name)
+        if call.query(name) is None:
+            raise InvalidRequest(f"{name} is empty; give a value or leave it out.", param=name)
 
 
 def _values(route: AdminRoute, path: str) -> tuple[str, ...] | None:

@@ -92,6 +92,12 @@ class Exchange:
         values = parse_qs(query, max_num_fields=None).get(name)
         return values[0] if values else None
 
+    @property
+    def query_names(self) -> tuple[str, ...]:
+        """Of all query parameters, those without a value too."""
+        query = self._scope["query_string"].decode("latin-1")
+        return tuple(parse_qs(query, keep_blank_values=True, max_num_fields=None))
+
     async def body(self, max_bytes: int, timeout: float) -> bytes:
         """The whole body.
 

@@ -21,6 +21,8 @@ from headway.service.openai.usage_schema import RequestList
 MAX_PAGE = 1000
 OUTCOMES = tuple(outcome.value for outcome in Outcome)
 FORMATS = ("json", "csv")
+USAGE = ("group_by", "from", "to", "tenant", "key", "model", "format")
+REQUESTS = ("tenant", "outcome", "model", "since", "before", "limit")
 CSV = b"text/csv; charset=utf-8"
 NO_STORE = ((b"cache-control", b"no-store"),)
 
@@ -34,8 +36,8 @@ class UsagePages:
     def routes(self) -> tuple[AdminRoute, ...]:
         """All of them."""
         return (
-            AdminRoute("GET", "/admin/usage", self._usage),
-            AdminRoute("GET", "/admin/requests", self._requests),
+            AdminRoute("GET", "/admin/usage", self._usage, USAGE),
+            AdminRoute("GET", "/admin/requests", self._requests, REQUESTS),
             # A client's own id may have slashes.
             AdminRoute("GET", "/admin/requests/{id}", self._request, takes_rest=True),
         )
