@@ -1,9 +1,9 @@
 """An SQLite file that costs a server nearly nothing until it is asked: the embedded default.
 
-Records are written, and it is watched for tenants, with the standard library's driver alone.
-SQLAlchemy is imported with the first tenant or question, or before, as by a server that
-expects questions: the import would hold up streams for half a second. The schema is made by a
-process of its own (`make`).
+Records are written, and tenants and keys are followed, with the standard library's driver alone.
+SQLAlchemy is imported with the first question or edit, or before, as by a server that expects them:
+the import would hold up streams, whichever thread does it. The schema is made by a process of its
+own (`make`).
 """
 
 import logging
@@ -21,8 +21,9 @@ from headway.core.base.units import Seconds
 from headway.core.messages.record import RequestRecord
 from headway.core.messages.usage import RecordPage, RecordQuery, UsageQuery, UsageRow
 from headway.core.tenancy.administer import ERASED
-from headway.core.tenancy.book import AccountStore, Book
+from headway.core.tenancy.book import AccountStore, Book, Snapshot
 from headway.service.store.accounts_memory import MemoryAccounts
+from headway.service.store.accounts_rows import key_of, tenant_of
 from headway.service.store.usage_rows import row_of
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ PRAGMAS = (
     "PRAGMA cache_size = -256",  # KiB
 )
 REVISION = "SELECT revision FROM account_state"
+TENANTS = "SELECT * FROM tenants ORDER BY name"
+KEYS = "SELECT * FROM tenant_keys ORDER BY created, id"
 VERSION = "SELECT version_num FROM alembic_version"
 WAS_ERASED = "SELECT max(at) FROM audit WHERE action = ? AND subject = ?"
 EXPIRE = (
@@ -95,12 +98,11 @@ class EmbeddedFile:
 
     def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """All of it, or nothing; the file is made first. Raises StoreUnavailable."""
-        with self._lock, _told(self.path):
-            self._look()
-            connection = self._connection = self._connection or self._opened()
-            with connection:  # commits, or rolls back
-                connection.execute("BEGIN IMMEDIATE")
-                return work(connection)
+        return self._run("BEGIN IMMEDIATE", work)
+
+    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """On one state, which it must not change; otherwise as `write`."""
+        return self._run("BEGIN", work)
 
     def load(self) -> "Database":
         """The same file as SQLAlchemy has it, which is imported now. Raises StartError."""
@@ -128,6 +130,14 @@ class EmbeddedFile:
                 self._connection.close()
             if self._database is not None:
                 self._database.close()
+
+    def _run(self, begin: str, work: Callable[[sqlite3.Connection], T]) -> T:
+        with self._lock, _told(self.path):
+            self._look()
+            connection = self._connection = self._connection or self._opened()
+            with connection:  # commits, or rolls back
+                connection.execute(begin)
+                return work(connection)
 
     def _look(self) -> None:
         """Give up a file that somebody removed or replaced: what is written there would be lost."""
@@ -240,12 +250,43 @@ class EmbeddedAccounts:
         """Alone, over all processes; raises StoreUnavailable."""
         return self._opened().edit(work)
 
+    def changed(self, since: int) -> Snapshot | None:
+        """All tenants and keys, unless that is their revision, without SQLAlchemy.
+
+        Raises StoreUnavailable, also where there were some and the file is gone.
+        """
+        revision = self._file.revision()
+        if revision == since:
+            return None
+        if revision == 0:
+            if since > 0:
+                raise _unavailable(self._file.path, "it was removed, and its tenants with it")
+            return Snapshot()
+        return self._file.read(_snapshot)
+
     def _opened(self) -> AccountStore:
         if self._full is None:
             from headway.service.store.accounts_sql import SqlAccounts
 
             self._full = SqlAccounts(self._file.database())
         return self._full
+
+
+def _snapshot(connection: sqlite3.Connection) -> Snapshot:
+    """All tenants and keys in the file."""
+    (revision,) = connection.execute(REVISION).fetchone()
+    tenants, keys = (_rows(connection, query) for query in (TENANTS, KEYS))
+    return Snapshot(
+        revision=revision,
+        tenants=tuple(tenant_of(row) for row in tenants),
+        keys=tuple(key_of(row) for row in keys),
+    )
+
+
+def _rows(connection: sqlite3.Connection, query: str) -> list[dict[str, object]]:
+    found = connection.execute(query)
+    names = [str(each[0]) for each in found.description]
+    return [dict(zip(names, row, strict=True)) for row in found]
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
