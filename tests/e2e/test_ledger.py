@@ -146,6 +146,7 @@ def test_a_plain_server_records_what_headway_usage_and_explain_show(
     assert SECRET.encode() not in b"".join(path.read_bytes() for path in kept)
 
 
+@pytest.mark.spec("M13")
 def test_a_server_that_is_told_to_keep_nothing_writes_no_file(
     own: Callable[..., Server],
 ) -> None:

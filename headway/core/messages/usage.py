@@ -12,6 +12,8 @@ TIMES = ("hour", "day", "month")  # in UTC
 GROUPS = ("tenant", "key", "model", "version", "replica", "endpoint", "class", "outcome", *TIMES)
 MAX_ROWS = 100_000  # of one answer
 DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")
+# 20261130: ISO's other form of a date; as seconds, a day in 1970 that nobody means.
+BASIC = re.compile(r"(19|20)\d{4}(\d{2})?")
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +85,8 @@ def read_moment(text: str) -> float:
     try:
         if DATE.fullmatch(text):
             return datetime.fromisoformat((text + "-01")[:10]).replace(tzinfo=UTC).timestamp()
-        if text.isascii() and text.replace(".", "", 1).isdigit():
+        is_number = text.isascii() and text.replace(".", "", 1).isdigit()
+        if is_number and not BASIC.fullmatch(text):
             return float(text)
         moment = datetime.fromisoformat(text)
     except (ValueError, OverflowError):

@@ -67,9 +67,13 @@ def _route(record: RequestRecord) -> str:
     asked = f"It asked for {route.asked!r}" if route.asked else "It named no model"
     arm = f", arm {route.arm}" if route.arm else ""
     replica = f", replica {record.replica}" if record.replica else ""
-    degraded = (
-        f" To spare it a refusal, its {route.degraded} was lowered." if route.degraded else ""
-    )
+    lesser = {
+        "model": "To spare it a refusal, a smaller model took it.",
+        "max_tokens": "To spare it a refusal, its answer was bounded to "
+        f"{route.max_tokens} tokens.",
+        "answer": "No token of that came in time, so it got the operator's text.",
+    }
+    degraded = f" {lesser.get(route.degraded, route.degraded)}" if route.degraded else ""
     return (
         f"{asked} and went to {route.model} ({route.version}{arm}{replica}) "
         f"by {route.reason}.{degraded}"

@@ -1,5 +1,6 @@
 """Requests for models behind other servers: how each endpoint reads them, and where answers go."""
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -105,6 +106,19 @@ def admit_limits_of(settings: UpstreamSettings) -> AdmitLimits:
     return AdmitLimits(max_choices=most, max_waiting_tokens=WAITING_BYTES)
 
 
+class Beginning:
+    """How far the answer that a client gets has come."""
+
+    def __init__(self) -> None:
+        self.has_token = asyncio.Event()  # its first token is there, if not sent yet
+        self.is_out = False  # something of it left, so that no other answer can be given
+
+    def left(self) -> None:
+        """Something of it goes out."""
+        self.is_out = True
+        self.has_token.set()
+
+
 class Outlet:
     """Where an upstream's answer goes; counted before its last bytes leave."""
 
@@ -113,26 +127,25 @@ class Outlet:
         exchange: Exchange,
         stream: SseStream,
         journey: Journey,
-        has_token: Callable[[], None],
+        beginning: Beginning,
     ) -> None:
-        """has_token  called once anything of the answer goes out"""
         self._exchange = exchange
         self._stream = stream
         self._journey = journey
-        self._has_token = has_token
+        self._beginning = beginning
 
     def push(self, data: bytes, num_tokens: int) -> bool:
         """Events of a streamed answer, if they can leave at once; False: nothing was taken."""
         self._journey.giving(num_tokens)
         if not self._stream.push(data):
             return False
-        self._has_token()
+        self._beginning.left()
         self._journey.gave()
         return True
 
     async def stream(self, data: bytes, num_tokens: int, *, is_last: bool) -> None:
         """The same, once they can leave; the last ones complete the answer."""
-        self._has_token()
+        self._beginning.left()
         self._journey.giving(num_tokens)
         if is_last:
             self._journey.answered(num_tokens)
@@ -142,7 +155,7 @@ class Outlet:
 
     async def whole(self, body: bytes, num_tokens: int) -> None:
         """A complete answer."""
-        self._has_token()
+        self._beginning.left()
         self._journey.giving(num_tokens)
         self._journey.answered(num_tokens)
         await self._journey.close(Outcome.OK)
@@ -150,7 +163,7 @@ class Outlet:
 
     def begun(self) -> None:
         """The first tokens of a complete answer are there; the client gets them with the rest."""
-        self._has_token()
+        self._beginning.has_token.set()
 
 
 def call_of(

@@ -20,7 +20,7 @@ from headway.core.tenancy.tenant import Principal, SloClass
 from headway.service.gateway.http import Exchange
 from headway.service.gateway.limit_answers import LimitRules
 from headway.service.gateway.meter import Meter, RequestMeter
-from headway.service.gateway.notes import ITS_OWN, NOTHING, Notes, billed, hash_of_user
+from headway.service.gateway.notes import ITS_OWN, Made, Notes, billed, hash_of_user
 from headway.service.upstream.ends import Gained, Sent
 from headway.service.wire.transport import Mailbox
 
@@ -166,9 +166,18 @@ class Journey:
             cost = self._books.pricing.cost(self.route.model, *made[:3])
             self.notes.dropped = made._replace(cost=cost)
 
+    def wasted(self) -> None:
+        """What was made so far reaches nobody, as its maker failed, and is not paid for."""
+        self.notes.dropped = self.meter.made()._replace(cost=self.notes.dropped.cost)
+
     def kept(self) -> None:
-        """What was dropped is the answer after all."""
-        self.notes.dropped = NOTHING
+        """What was dropped is the answer after all; what was made after it reaches nobody."""
+        first, made = self.notes.dropped, self.meter.made()
+        self.notes.dropped = Made(
+            prompt_tokens=made.prompt_tokens - first.prompt_tokens,
+            cached_tokens=made.cached_tokens - first.cached_tokens,
+            completion_tokens=made.completion_tokens - first.completion_tokens,
+        )
 
     async def sized(self, prompt_tokens: int, max_tokens: int) -> None:
         """Its size is known, and nothing has been sent yet; raises RateLimited.

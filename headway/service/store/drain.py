@@ -90,6 +90,7 @@ class Drain:
         self.counts = Counts(caught_up=needs.wall_clock())
         self._needs = needs
         self._at = Position(1, 0)  # read and written up to here
+        self._has_looked = False  # for what others had left when this began
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._moved = threading.Condition()
@@ -113,11 +114,19 @@ class Drain:
         self._thread.start()
 
     def flush(self, timeout: float) -> bool:
-        """Wait until all that is in the spool now is in the store; False if it takes too long."""
-        end = self._needs.spool.end
+        """Wait until all that is known now is in the store; False if it takes too long.
+
+        That is what has closed here, and what others had left when this began.
+        """
+        spool = self._needs.spool
+        end = spool.end
         self._wake.set()
+
+        def is_written() -> bool:
+            return self._has_looked and self._at >= end and not spool.beside
+
         with self._moved:
-            return self._moved.wait_for(lambda: self._at >= end, timeout)
+            return self._moved.wait_for(is_written, timeout)
 
     def stop(self, timeout: float) -> None:
         """Write what there is, if the store takes it in time, and end the spool."""
@@ -192,6 +201,8 @@ class Drain:
                 if is_written and looks.is_due(now):
                     self.take_over()
                     looks.done(now)
+                    self._has_looked = True
+                    self._move(self._at)
                 if is_written and expiries.is_due(now):
                     self.expire()
                     expiries.done(now)
@@ -298,8 +309,10 @@ class Drain:
                 "ledger_store_is_away", extra={"reason": error.message, "spool": spool_bytes}
             )
         counts.is_away = True
-        # What waits for long is to survive the machine's power too.
-        self._needs.spool.sync()
+        try:  # what waits for long is to survive the machine's power too
+            self._needs.spool.sync()
+        except OSError as problem:  # of the disk: it survives a kill all the same
+            log.warning("ledger_not_synced", extra={"reason": problem.strerror or str(problem)})
 
 
 class _Rounds:

@@ -10,6 +10,7 @@ import pytest
 from headway.core.base.errors import UpstreamTimeout
 from headway.core.messages.path import Event, Tokens
 from headway.service.gateway.attempt import Attempt, Ways
+from headway.service.gateway.forwarded import Beginning
 from headway.service.openai.limits import ApiLimits
 from headway.service.openai.parse import parse_chat
 
@@ -24,7 +25,7 @@ class Bench:
         """work  of the model; calls what it is given when a token leaves"""
         self.said: list[str] = []
         self._work = work
-        self._has_token: Callable[[], None] | None = None
+        self._beginning: Beginning | None = None
         stub: Any = SimpleNamespace(
             answer_instead=lambda _: ("Later.", AFTER_S),
             answered_instead=lambda routed: routed,
@@ -60,12 +61,12 @@ class Bench:
         await self._work(self._token)
 
     def _token(self) -> None:
-        assert self._has_token is not None
+        assert self._beginning is not None
         self.said.append("token")
-        self._has_token()
+        self._beginning.left()
 
-    def _outlet(self, has_token: Callable[[], None]) -> Any:
-        self._has_token = has_token
+    def _outlet(self, beginning: Beginning) -> Any:
+        self._beginning = beginning
 
     async def _take(self, answer: object, event: Event, prompt: int) -> None:
         if isinstance(event, Tokens):

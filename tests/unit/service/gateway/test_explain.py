@@ -52,7 +52,7 @@ def test_whatever_went_otherwise_is_said_and_why() -> None:
     ).why
     assert why["route"] == (
         "It asked for 'auto' and went to small (preview, arm b, replica r-2) by size:small. "
-        "To spare it a refusal, its model was lowered."
+        "To spare it a refusal, a smaller model took it."
     )
     assert "in 7 steps" in why["prompt"]
     assert "2 of them brought back from host memory" in why["cache"]
@@ -64,6 +64,24 @@ def test_whatever_went_otherwise_is_said_and_why() -> None:
     assert "5 of them (and perhaps 1 more) were sent" in why["answer"]
     assert why["outcome"].startswith("Its gateway died under it")
     assert why["cost"] == "It costs 0.000030, for the tokens that were surely sent."
+
+
+@pytest.mark.spec("M6")
+@pytest.mark.parametrize(
+    ("degraded", "said"),
+    [
+        ("", "by name."),
+        ("max_tokens", "To spare it a refusal, its answer was bounded to 8 tokens."),
+        ("answer", "No token of that came in time, so it got the operator's text."),
+    ],
+)
+def test_a_lesser_answer_is_told_by_its_kind(degraded: str, said: str) -> None:
+    route = Route(model="m", degraded=degraded, max_tokens=8)
+    assert explain(record(route=route)).why["route"].endswith(said)
+
+
+def test_an_answer_of_one_token_has_one() -> None:
+    assert "It generated 1 token," in explain(record(completion_tokens=1)).text
 
 
 def test_a_refusal_says_what_refused() -> None:

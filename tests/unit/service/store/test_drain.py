@@ -1,6 +1,8 @@
 """From the spool into the store: batches, stores that are away, and what dead gateways left."""
 
+import errno
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -267,6 +269,63 @@ def test_the_thread_writes_what_comes_and_ends_with_everything_written(root: Pat
     bench.drain.stop(10.0)
     assert sorted(bench.ids) == ["a", "b"]
     assert not (root / "mine").exists()
+
+
+def test_the_first_question_waits_for_what_a_dead_gateway_had_left(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = Bench(root, "dead")
+    dead.spool.closed(record("a"))
+    dead.die()
+    bench = Bench(root)
+    asked = threading.Event()
+    add = bench.store.add
+
+    def adds(records: Any) -> None:
+        assert asked.wait(10.0)
+        add(records)
+
+    monkeypatch.setattr(bench.store, "add", adds)
+    bench.drain.start()
+    assert not bench.drain.flush(0.05)
+    asked.set()
+    assert bench.drain.flush(10.0)
+    assert bench.ids == ["a"]
+    bench.drain.stop(10.0)
+
+
+def test_a_question_waits_for_what_the_spool_did_not_take_too(root: Path) -> None:
+    bench = Bench(root)
+    bench.store.is_away = True
+    bench.drain.start()
+    bench.spool.beside.append(record("a"))
+    assert not bench.drain.flush(0.05)
+    bench.store.is_away = False
+    assert bench.drain.flush(10.0)
+    assert bench.ids == ["a"]
+    bench.drain.stop(10.0)
+
+
+def test_a_disk_that_cannot_be_synced_while_the_store_is_away_ends_nothing(
+    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    dead = Bench(root, "dead")  # so that it is not its own record that meets the store first
+    dead.spool.closed(record("a"))
+    dead.die()
+    bench = Bench(root)
+    monkeypatch.setattr(bench.spool, "sync", fails)
+    bench.store.is_away = True
+    bench.drain.start()
+    assert not bench.drain.flush(0.05)
+    bench.store.is_away = False
+    assert bench.drain.flush(10.0)
+    assert bench.ids == ["a"]
+    told = {each.message: vars(each).get("reason") for each in caplog.records}
+    assert told["ledger_not_synced"] == "No space left on device"
+    bench.drain.stop(10.0)
 
 
 def test_what_cannot_be_written_at_the_end_stays_for_the_next_start(root: Path) -> None:

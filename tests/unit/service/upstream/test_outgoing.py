@@ -61,6 +61,7 @@ def test_a_server_that_refuses_stream_options_gets_none() -> None:
     assert "stream_options" not in body
 
 
+@pytest.mark.spec("M12")
 @pytest.mark.parametrize("kind", [Kind.VLLM, Kind.SGLANG, Kind.HEADWAY])
 def test_tenants_never_share_cached_blocks_of_the_upstream(kind: Kind) -> None:
     salts = [
