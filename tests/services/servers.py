@@ -256,7 +256,7 @@ class Sentinels:
             told = _info(server.url, "replication")
         except redis.ConnectionError:  # one that is made a replica ends its connections
             return False
-        return told["role"] == "slave" and told["master_link_status"] == "up"
+        return (told["role"], told.get("master_link_status")) == ("slave", "up")
 
     def replace(self) -> None:
         """Have the sentinels make the other one the primary, with both alive."""
