@@ -9,9 +9,12 @@
 
 PY := .venv/bin/python
 RUN_TESTS := PY=$(PY) tools/run_tests.sh
-# For tests that share nothing: file by file over the processors. ARGS="-n 0" runs them in one
-# process, as debuggers want it. The order on the command line holds: long files come first.
+# Tests run side by side, on each processor some. ARGS="-n 0" runs them in one process, as debuggers
+# want it. Short ones go file by file, in the order of the command line: long files come first.
 SPREAD := -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+# Long ones go one by one, and who has none left takes some of another's. Each of these processes
+# starts services and a server of its own, whose engine has a thread for each processor too.
+SERVERS := -n logical --maxprocesses 4 --dist worksteal
 INPUTS := pyproject.toml requirements/build.in tools/setup.sh
 
 # Folders of the type checker; benchmarks run in environments of their own.
@@ -70,10 +73,10 @@ parity: .venv/.dev ## our numbers against transformers'
 	$(RUN_TESTS) tests/parity $(SPREAD) $(ARGS)
 
 fault: .venv/.dev services ## processes that die, hang and stop
-	$(RUN_TESTS) tests/fault $(ARGS)
+	$(RUN_TESTS) tests/fault $(SERVERS) $(ARGS)
 
 e2e: .venv/.dev services ## a real server and real clients over HTTP
-	$(RUN_TESTS) "tests/e2e tests/cases" $(ARGS)
+	$(RUN_TESTS) "tests/e2e tests/cases" $(SERVERS) $(ARGS)
 
 docs: .venv/.dev ## what the documents say: links, options, samples
 	$(RUN_TESTS) tests/docs $(SPREAD) $(ARGS)
@@ -86,7 +89,7 @@ test: ## everything that CI runs, cheap checks first
 	@$(MAKE) lint types imports sizes
 	@$(MAKE) unit
 	@$(MAKE) prop
-	@$(RUN_TESTS) tests/soak $(ARGS)  # at a twentieth
+	@$(RUN_TESTS) tests/soak $(SERVERS) $(ARGS)  # at a twentieth
 	@$(MAKE) parity
 	@$(MAKE) fault
 	@$(MAKE) e2e

@@ -1,4 +1,4 @@
-"""The tables of docs/gateway.md, from results/gateway-added.json and gateway-overhead.json."""
+"""The table of docs/gateway.md, from results/gateway-overhead.json."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from page import NOTHING, table
 from pressure_page import read, where
 
 PAGE = "gateway.md"
-NAMES = ("gateway-added", "gateway-overhead")
+NAME = "gateway-overhead"
 TITLES = {"direct": "direct", "headway": "Headway", "litellm": "LiteLLM"}
 
 
 def made(folder: Path) -> dict[str, str]:
-    """The text of both places on that page."""
-    results = {name: read(folder, name) for name in NAMES}
-    return {name: NOTHING if each is None else text_of(each) for name, each in results.items()}
+    """The text of that page's one place."""
+    result = read(folder, NAME)
+    return {NAME: NOTHING if result is None else text_of(result)}
 
 
 def text_of(result: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from headway.app.admin_desk import (
     StoreDesk,
     add_source,
     admin_key_of,
+    existing,
     no_database,
     settings_of,
 )
@@ -78,7 +79,8 @@ def _desk(chosen: argparse.Namespace) -> Iterator[Desk]:
     url = url_of(settings.store)
     if url is None:
         raise no_database()
-    stores = open_database_of(url)
+    makes_it = (chosen.thing, chosen.verb) == ("tenant", "create")  # what a database begins with
+    stores = open_database_of(url if makes_it else existing(url))
     try:
         assert stores.accounts is not None
         yield StoreDesk(stores.accounts)

@@ -18,6 +18,7 @@ from headway.service.gateway.accounts import Accounts, call_here
 from headway.service.gateway.admin import AccountPages
 from headway.service.gateway.admin_keys import check_admin_keys
 from headway.service.gateway.admin_routes import AdminCall, AdminTable
+from headway.service.store.settings import path_of
 
 TIMEOUT_S = 30.0
 
@@ -155,6 +156,25 @@ def no_database() -> StartError:
         "--data-dir none has no database: give --database-url or --data-dir as to headway serve, "
         "or --url and --admin-key of a running server"
     )
+
+
+def existing(url: str) -> str:
+    """The URL, if something may be there to be read; raises StartError for a file that is not.
+
+    Opening it would make it, and a mistyped folder look like a server that had no requests.
+    """
+    path = path_of(url)
+    try:
+        if path is not None:
+            path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise StartError(
+            f"there is no database {path}: nothing was kept there yet. Give --data-dir or "
+            f"--database-url as to headway serve, or --url of a running server"
+        ) from None
+    except OSError:  # told by whoever opens it
+        return url
+    return url
 
 
 def _user() -> str:

@@ -5,8 +5,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any
 
-from headway.app.admin_desk import HttpDesk, Refused, admin_key_of, no_database, settings_of
-from headway.core.base.errors import StartError, StoreUnavailable
+from headway.app.admin_desk import (
+    HttpDesk,
+    Refused,
+    admin_key_of,
+    existing,
+    no_database,
+    settings_of,
+)
+from headway.core.base.errors import InvalidRequest, StartError, StoreUnavailable
 from headway.service.store.database import open_database
 from headway.service.store.settings import url_of
 from headway.service.store.usage import SqlUsage
@@ -18,11 +25,13 @@ def open_usage(chosen: argparse.Namespace) -> Iterator[SqlUsage]:
     url = url_of(settings_of(chosen).store)
     if url is None:
         raise no_database()
-    database = open_database(url)
+    database = open_database(existing(url))
     try:
         yield SqlUsage(database)
     except StoreUnavailable as error:
         raise StartError(f"database {database.shown}: {error.message}") from None
+    except InvalidRequest as error:
+        raise StartError(error.message) from None
     finally:
         database.close()
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from headway.core.base.errors import InvalidSetting, StoreUnavailable
+from headway.core.base.errors import InvalidRequest, InvalidSetting, StoreUnavailable
 from headway.core.messages.record import RequestRecord
 from headway.core.messages.usage import UsageQuery
 from headway.core.tenancy.budget import month_of
@@ -80,7 +80,7 @@ class TenantLimits:
         query = UsageQuery(group_by=("tenant",), since=month_of(to_ms(now))[0] / 1000)
         try:
             rows = await keeper.ask(lambda records: records.usage(query))
-        except StoreUnavailable as error:
+        except (StoreUnavailable, InvalidRequest) as error:  # away, or more tenants than rows
             log.warning("spent_not_recalled", extra={"error": error.message})
             return
         for row in rows:

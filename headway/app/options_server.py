@@ -164,7 +164,7 @@ SERVER_OPTIONS: tuple[Option, ...] = (
         "rate_limits",
         redis_url,
         "Redis where the limits of tenants are counted together with other gateways; "
-        "redis://, rediss:// or unix://",
+        "redis://, rediss://, unix:// or redis+sentinel://",
         default="none: counted in this process",
     ),
     Option(

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 
 from headway.core.tenancy.tenant import read_targets, read_tenants
-from headway.service.gateway.limit_settings import check_redis_url
+from headway.service.store.redis_url import check_redis_url
 
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?B)?", re.IGNORECASE)
 POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}

@@ -60,8 +60,8 @@ class Stores(NamedTuple):
 def open_stores(settings: Settings) -> Stores:
     """Open what is configured; raises StartError.
 
-    A server imports SQLAlchemy for PostgreSQL, for /admin, and for a file that turns out to have
-    tenants in it.
+    A server imports SQLAlchemy for PostgreSQL and for /admin, and does so here; with prices, when
+    it adds up at its start what was spent. While it serves it is never imported.
     """
     if settings.store.is_default:
         folder = default_folder()

@@ -8,7 +8,7 @@ import msgspec
 from headway.app.admin_desk import add_source
 from headway.app.ledger_source import asked_server, open_usage
 from headway.core.base.errors import InvalidSetting, StartError
-from headway.core.messages.usage import UsageQuery, UsageRow, read_groups, read_moment
+from headway.core.messages.usage import UsageQuery, UsageRow, check_span, read_groups, read_moment
 from headway.service.gateway.usage_format import (
     NAMES,
     NUMBERS,
@@ -61,6 +61,7 @@ def _query(chosen: argparse.Namespace) -> UsageQuery:
         since = None if chosen.since is None else read_moment(chosen.since)
         where = "--to"
         until = None if chosen.until is None else read_moment(chosen.until)
+        check_span(since, until)
     except ValueError as error:
         raise InvalidSetting(where, str(error)) from None
     return UsageQuery(
@@ -80,7 +81,7 @@ def _from_database(chosen: argparse.Namespace, query: UsageQuery) -> list[UsageR
 
 def _from_server(chosen: argparse.Namespace, query: UsageQuery) -> list[UsageRow]:
     given = {
-        "group_by": ",".join(query.group_by),
+        "group_by": ",".join(query.group_by) or None,
         "from": query.since,
         "to": query.until,
         "tenant": query.tenant,
@@ -91,13 +92,15 @@ def _from_server(chosen: argparse.Namespace, query: UsageQuery) -> list[UsageRow
     answer = asked_server(chosen, "/admin/usage", asked)
     try:
         found = msgspec.convert(answer, UsageList)
+        # A query cannot say that it wants no group: that is a list of one, the sum of all.
+        data = found.data if query.group_by else [found.total] if found.data else []
         return [
             msgspec.convert(
                 {"group": [row[name] for name in query.group_by]}
                 | {name: row[NAMES.get(name, name)] for name in NUMBERS},
                 UsageRow,
             )
-            for row in found.data
+            for row in data
         ]
     except (msgspec.MsgspecError, KeyError) as error:
         raise StartError(f"{chosen.url} answered with something else: {error}") from None

@@ -203,6 +203,29 @@ def test_the_revision_grows_with_every_edit_that_is_kept_and_with_no_other(
     assert store.read(lambda book: book.revision()) > one
 
 
+def test_what_has_changed_since_a_revision_is_all_that_there_is_now_or_nothing(
+    store: AccountStore,
+) -> None:
+    empty = store.changed(-1)
+    assert empty is not None
+    assert (empty.revision, empty.tenants, empty.keys) == (0, (), ())
+    assert store.changed(0) is None
+    limits = {"tokens_per_minute": 7, "monthly_budget": 2**40}
+    create(store, "b", **{"class": "vip"}, limits=limits, models=["ü"], may_degrade=False)
+    create(store, "a")
+    for number, at in ((2, 20.5), (1, 10.0)):
+        author = Author("me", at)
+        store.edit(
+            lambda book, n=number, by=author: administer.add_key(book, "b", made(n), "x", 99.5, by)  # type: ignore[misc]
+        )
+    store.edit(lambda book: administer.revoke_key(book, made(1).id, Author("me", 30.0)))
+    found = store.changed(0)
+    assert found == store.read(snapshot)
+    assert [each.name for each in found.tenants] == ["a", "b"]
+    assert [each.revoked for each in found.keys] == [30.0, None]
+    assert store.changed(found.revision) is None
+
+
 def test_the_audit_log_in_memory_keeps_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accounts_memory, "MAX_ENTRIES", 3)
     memory = MemoryAccounts()

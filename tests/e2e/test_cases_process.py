@@ -15,11 +15,23 @@ import httpx
 import psutil
 import pytest
 
-from tests.e2e.server import SLOWNESS, Server, free_port, strict_json, until
+from tests.e2e.server import SLOWNESS, Server, free_port, seed, strict_json, until
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 USER_HI = [{"role": "user", "content": "Hi"}]
 Start = Callable[..., Server]
+
+
+@pytest.fixture(scope="module")
+def one_slot(tmp_path_factory: pytest.TempPathFactory, smollm2_path: str) -> Iterator[Server]:
+    """A server for one request at a time, for tests that leave it running and idle."""
+    folder = tmp_path_factory.mktemp("one-slot")
+    seed(folder)
+    made = Server(folder, smollm2_path, "--max-num-seqs", "1")
+    try:
+        yield made.wait_ready()
+    finally:
+        assert made.stop() == 0
 
 
 def long_ask(max_tokens: int = 2000, **more: Any) -> dict[str, Any]:
@@ -60,18 +72,20 @@ def num_ended(server: Server, outcome: str) -> float:
 
 @pytest.mark.spec("A8")
 @pytest.mark.parametrize("stream", [False, True])
-def test_cancel_01_a_client_that_leaves_frees_the_only_slot(start: Start, stream: bool) -> None:
-    server = start("--max-num-seqs", "1")
+def test_cancel_01_a_client_that_leaves_frees_the_only_slot(
+    one_slot: Server, stream: bool
+) -> None:
+    server, before = one_slot, num_ended(one_slot, "cancelled")
     send_and_leave(server, long_ask(8000, stream=stream), lambda: num_running(server) == 1)
     began = time.monotonic()
     assert server.complete("Hi", max_tokens=4)["usage"]["completion_tokens"] == 4
     assert time.monotonic() - began < 15 * SLOWNESS, "the one that left would take minutes"
     until(server.is_idle_and_clean, 3.0, "idle and clean")
-    assert num_ended(server, "cancelled") == 1
+    assert num_ended(server, "cancelled") == before + 1
 
 
-def test_cancel_02_requests_cancelled_in_the_queue_are_never_computed(start: Start) -> None:
-    server = start("--max-num-seqs", "1")
+def test_cancel_02_requests_cancelled_in_the_queue_are_never_computed(one_slot: Server) -> None:
+    server = one_slot
     with ThreadPoolExecutor(5) as pool, ExitStack() as running:
         lines = running.enter_context(open_stream(server, max_tokens=8000))
         next(lines)  # `lines` is kept: without it the client closes the connection
@@ -336,8 +350,7 @@ def test_security_logs_01_nothing_of_a_client_is_in_the_log(start: Start) -> Non
         assert secret.encode() not in log
 
 
-def test_security_deserialization_01_only_the_http_port_listens(start: Start) -> None:
-    server = start()
+def test_security_deserialization_01_only_the_http_port_listens(server: Server) -> None:
     listening = []
     for process in [psutil.Process(server.process.pid), *server.children()]:
         listening += [

@@ -2,19 +2,30 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
 import pytest
 
-from tests.e2e.server import Server
+from tests.e2e.server import Server, seed
 
 COMPLETIONS = "/v1/completions"
 TENANTS = ("--tenant", "acme:standard:sk-acme", "globex:standard:sk-globex")
 COMPUTED = "headway_engine_computed_prompt_tokens_total"
 TRIES = 30  # of each kind, timed
-Start = Callable[..., Server]
+
+
+@pytest.fixture(scope="module")
+def two_tenants(tmp_path_factory: pytest.TempPathFactory, smollm2_path: str) -> Iterator[Server]:
+    """A server of two; each test asks what no other has asked."""
+    folder = tmp_path_factory.mktemp("two-tenants")
+    seed(folder)
+    made = Server(folder, smollm2_path, *TENANTS)
+    try:
+        yield made.wait_ready()
+    finally:
+        assert made.stop() == 0
 
 
 def prompt(rng: Random, length: int) -> list[int]:
@@ -31,8 +42,8 @@ def cached(server: Server, key: str, ids: list[int], **more: Any) -> int:
 
 
 @pytest.mark.spec("M12")
-def test_security_side_channel_01_no_tenant_finds_what_another_asked(start: Start) -> None:
-    server, rng = start(*TENANTS), Random(1)
+def test_security_side_channel_01_no_tenant_finds_what_another_asked(two_tenants: Server) -> None:
+    server, rng = two_tenants, Random(1)
     attempts: list[tuple[dict[str, Any], int]] = [
         ({}, 1),
         ({}, 2),  # the first half of it
@@ -68,8 +79,10 @@ def chance(ones: list[float], others: list[float]) -> float:
 
 
 @pytest.mark.spec("M12")
-def test_security_side_channel_01_a_prompt_of_another_takes_as_long_as_any(start: Start) -> None:
-    server, rng = start(*TENANTS), Random(2)
+def test_security_side_channel_01_a_prompt_of_another_takes_as_long_as_any(
+    two_tenants: Server,
+) -> None:
+    server, rng = two_tenants, Random(2)
 
     def measured() -> float:
         known: list[float] = []

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.server import PROBE, Server, finish_reasons, strict_json, text_of
+from tests.e2e.server import PROBE, Server, finish_reasons, strict_json, text_of, until
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 USER_HI = [{"role": "user", "content": "Hi"}]
@@ -49,12 +49,17 @@ def test_stop_strings_01_a_stop_that_does_not_align_with_tokens(server: Server, 
 
 
 def test_stop_strings_02_a_long_stop_holds_nothing_back(server: Server) -> None:
-    ask = {"prompt": "Once upon a time", "max_tokens": 30}
-    plain = server.stream(COMPLETIONS, **ask)
-    stopped = server.stream(COMPLETIONS, stop=["\u0001" + "x" * 150], **ask)
-    texts = [event["choices"][0]["text"] for event in stopped]
-    assert texts == [event["choices"][0]["text"] for event in plain]
-    assert all(texts[:-1])
+    def pieces(**more: Any) -> list[str]:
+        events = server.stream(COMPLETIONS, prompt="Once upon a time", max_tokens=30, **more)
+        return [event["choices"][0]["text"] for event in events]
+
+    def comes_as_without() -> bool:
+        """On a busy machine one event may have two tokens; it has not each time."""
+        stopped = pieces(stop=["\u0001" + "x" * 150])
+        assert all(stopped[:-1])
+        return stopped == pieces()
+
+    until(comes_as_without, 5.0, "the same text comes in the same pieces")
 
 
 def test_usage_01_usage_is_the_same_streamed_or_not(server: Server) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import openai
 import pytest
 
-from tests.e2e.server import Server
+from tests.e2e.server import Server, until
 
 MODEL = "SmolLM2-135M-Instruct"
 
@@ -53,7 +53,7 @@ def test_chat_is_the_same_streamed_or_not(server: Server) -> None:
 
 
 def test_each_token_is_an_event_of_its_own(server: Server) -> None:
-    with client(server) as api:
+    def num_events(api: openai.OpenAI) -> int:
         stream = api.completions.create(
             model=api.models.list().data[0].id,
             prompt="The quick brown fox",
@@ -62,7 +62,11 @@ def test_each_token_is_an_event_of_its_own(server: Server) -> None:
             stream=True,
         )
         texts = [chunk.choices[0].text for chunk in stream if chunk.choices]
-    assert len([text for text in texts if text]) >= 8
+        return len([text for text in texts if text])
+
+    with client(server) as api:
+        # On a busy machine one event may have two tokens; it has not each time.
+        until(lambda: num_events(api) >= 8, 5.0, "each has its own")
 
 
 def test_errors_map_to_the_clients_own(server: Server) -> None:

@@ -1,14 +1,17 @@
 """deploy/nginx.conf and deploy/envoy.yaml under the real ones: what passes, and what does not."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import httpx
 import pytest
 
 from tests.e2e.proxies import Proxy, envoy, nginx
 from tests.no_tls import NO_TLS
-from tests.unit.service.gateway.fakes import CHAT, HI, FakeReplica, run, site, until
+from tests.unit.service.gateway.fakes import CHAT, HI, FakeReplica, Site, run, site, until
 
 PROXIES = pytest.mark.parametrize("proxy", [nginx, envoy])
 
@@ -160,5 +163,96 @@ def test_a_body_of_the_largest_size_passes_and_headway_itself_refuses_a_larger(
                     answer = await client.post(CHAT, json={**HI, "messages": long})
                     assert answer.status_code == 413
                     assert answer.json()["error"]["type"] == "invalid_request_error"
+
+    run(scenario())
+
+
+class Clients:
+    """Connections through a proxy, each with a request that is under way and an id of its own."""
+
+    def __init__(self, client: httpx.AsyncClient, sites: list[Site]) -> None:
+        self._client = client
+        self._sites = sites
+        self._asking: list[asyncio.Task[httpx.Response]] = []
+
+    def under_way(self) -> list[int]:
+        """Requests that each gateway has been sent."""
+        return [len(each.replica.ids) for each in self._sites]
+
+    async def ask(self, count: int, *, watched: bool = True) -> list[str]:
+        """Send so many more, and wait until they are with a gateway; their connections' ids."""
+        wanted = sum(self.under_way()) + count
+        names = [uuid4().hex for _ in range(count)]
+        for name in names:
+            headers = {"x-headway-connection-id": name} if watched else {}
+            asked = self._client.post(CHAT, json=HI, headers=headers)
+            self._asking.append(asyncio.create_task(asked))
+        await until(lambda: sum(self.under_way()) == wanted)
+        return names
+
+    async def beat(self, name: str) -> int:
+        """Say that this one is still there, with nothing but the path; the status."""
+        return (await self._client.post(f"/v1/connections/{name}/heartbeat")).status_code
+
+    async def close(self) -> None:
+        """Leave them all."""
+        for each in self._asking:
+            each.cancel()
+        await asyncio.gather(*self._asking, return_exceptions=True)
+
+
+@asynccontextmanager
+async def clients_of(url: str, sites: list[Site]) -> AsyncIterator[Clients]:
+    """Those of the proxy there, in front of these gateways."""
+    async with httpx.AsyncClient(base_url=url, timeout=60.0, verify=NO_TLS) as client:
+        found = Clients(client, sites)
+        try:
+            yield found
+        finally:
+            await found.close()
+
+
+@pytest.mark.spec("A8")
+@PROXIES
+def test_heartbeats_reach_the_gateway_of_three_that_has_the_request(
+    tmp_path: Path, proxy: Proxy
+) -> None:
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            sites = [await stack.enter_async_context(site()) for _ in range(3)]
+            url = stack.enter_context(proxy(tmp_path, *(each.port for each in sites)))
+            clients = await stack.enter_async_context(clients_of(url, sites))
+            names = await clients.ask(30)
+            assert min(clients.under_way()) > 0, "they are spread"
+            assert [await clients.beat(name) for name in names] == 30 * [204]
+            assert await clients.beat(uuid4().hex) == 404
+            before = clients.under_way()
+            await clients.ask(30, watched=False)
+            added = [now - then for now, then in zip(clients.under_way(), before, strict=True)]
+            assert min(added) >= 5, "those without an id go to all in turn"
+
+    run(scenario())
+
+
+@PROXIES
+def test_heartbeats_go_where_their_requests_go_also_while_a_gateway_is_gone(
+    tmp_path: Path, proxy: Proxy
+) -> None:
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            sites = [await stack.enter_async_context(site()) for _ in range(2)]
+            dying = await stack.enter_async_context(AsyncExitStack())
+            sites.append(await dying.enter_async_context(site()))
+            url = stack.enter_context(proxy(tmp_path, *(each.port for each in sites)))
+            clients = await stack.enter_async_context(clients_of(url, sites))
+            names = await clients.ask(12)
+            at_last = [
+                (await sites[2].client.post(f"/v1/connections/{name}/heartbeat")).status_code
+                for name in names
+            ]
+            await dying.aclose()
+            left = [name for name, status in zip(names, at_last, strict=True) if status == 404]
+            left += await clients.ask(20)
+            assert [await clients.beat(name) for name in left] == len(left) * [204]
 
     run(scenario())

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,39 @@ models:
       kind: {kind}
       model: {model}
 """
+KINDS = ("headway", "openai")
 
 
-@pytest.fixture(params=["headway", "openai"])
-def front(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> Iterator[Server]:
-    """A gateway without an engine, in front of the shared server."""
+@contextmanager
+def in_front_of(server: Server, kind: str, folder: Path) -> Iterator[Server]:
+    """A gateway without an engine."""
     model = server.client.get("/v1/models").json()["data"][0]["id"]
-    config = tmp_path / "headway.yaml"
-    config.write_text(CONFIG.format(url=server.url, model=model, kind=request.param))
-    made = Server(tmp_path, None, "--config", str(config)).wait_ready(30)
-    yield made
-    assert made.stop() == 0
+    config = folder / "headway.yaml"
+    config.write_text(CONFIG.format(url=server.url, model=model, kind=kind))
+    made = Server(folder, None, "--config", str(config)).wait_ready(30)
+    try:
+        yield made
+    finally:
+        assert made.stop() == 0
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def shared_front(
+    request: pytest.FixtureRequest,
+    shared_server: Server,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Server]:
+    """One for all tests that leave it as it is."""
+    folder = tmp_path_factory.mktemp("front")
+    with in_front_of(shared_server, request.param, folder) as made:
+        yield made
+
+
+@pytest.fixture
+def front(shared_front: Server, server: Server) -> Iterator[Server]:
+    """The same; afterwards it and the server behind it hold nothing."""
+    yield shared_front
+    until(lambda: shared_front.metrics()["headway_requests_in_flight"] == 0, 5.0, "it is idle")
 
 
 def tokens_of(answer: Mapping[str, Any]) -> tuple[int, int]:
@@ -107,21 +130,23 @@ def test_a_reader_that_leaves_frees_the_engine_behind(server: Server, front: Ser
     until(lambda: front.metrics()["headway_requests_in_flight"] == 0, 5.0, "the gateway is idle")
 
 
-def test_a_stop_lets_what_is_under_way_end(front: Server) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stop_lets_what_is_under_way_end(kind: str, server: Server, tmp_path: Path) -> None:
     texts: list[str] = []
     begun = threading.Event()
 
-    def read() -> None:
+    def read(front: Server) -> None:
         body = {"messages": [{"role": "user", "content": "Count."}], "ignore_eos": True}
         for event in front.iterate("/v1/chat/completions", **body, max_tokens=64):
             begun.set()
             texts.append(text_of([event]))
 
-    reader = threading.Thread(target=read)
-    reader.start()
-    assert begun.wait(60)
-    front.process.terminate()
-    reader.join(60)
-    assert not reader.is_alive()
-    assert len("".join(texts)) > 0
-    assert front.process.wait(60) == 0
+    with in_front_of(server, kind, tmp_path) as front:
+        reader = threading.Thread(target=read, args=(front,))
+        reader.start()
+        assert begun.wait(60)
+        front.process.terminate()
+        reader.join(60)
+        assert not reader.is_alive()
+        assert len("".join(texts)) > 0
+        assert front.process.wait(60) == 0

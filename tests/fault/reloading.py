@@ -58,8 +58,8 @@ class Serving:
             while not claim():
                 await asyncio.sleep(0.01)
 
-    async def stream(self, model: str) -> list[str]:
-        """The contents of a streamed answer, which must be a whole one."""
+    async def stream(self, model: str) -> str:
+        """The text of a streamed answer, which must be a whole one."""
         pieces, body = [], HI | {"model": model, "stream": True}
         async with self.client.stream("POST", CHAT, json=body) as answer:
             assert answer.status_code == 200, await answer.aread()
@@ -69,7 +69,7 @@ class Serving:
             event = json.loads(line.removeprefix("data: "))
             assert "error" not in event, event
             pieces += [each["delta"].get("content") for each in event["choices"]]
-        return [piece for piece in pieces if piece]
+        return "".join(piece for piece in pieces if piece)
 
     async def ask(self, model: str) -> httpx.Response:
         """A short answer."""

@@ -12,7 +12,7 @@ from tests.unit.service.loaders.samples import tiny
 from tests.upstreams import hello, upstream
 
 NUM_CLIENTS = 6
-WHOLE = ["x"] * 12
+WHOLE = "x" * 12
 
 
 @pytest.fixture

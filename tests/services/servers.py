@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -134,14 +135,16 @@ class Postgres(Server):
 class Redis(Server):
     """Keeps nothing on disk; `url` is of its database 0."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
-        """options  of redis-server, beside those that all have"""
+    def __init__(self, folder: Path, *options: str, config: Path | None = None) -> None:
+        """options  of redis-server, beside those that all have; config: a file of more"""
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
+        keep_nothing = ("--save", "", "--appendonly", "no") if config is None else ()
         command = [
-            *("setpriv", "--pdeathsig", "KILL", redis_server(), "--bind", "127.0.0.1"),
-            *("--port", str(self.port), "--dir", str(folder), "--save", "", "--appendonly", "no"),
-            *options,
+            *("setpriv", "--pdeathsig", "KILL", redis_server()),
+            *(() if config is None else (str(config),)),
+            *("--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(folder)),
+            *(*keep_nothing, *options),
         ]
         super().__init__(command, folder / "redis.log", self._ping)
 
@@ -204,6 +207,102 @@ class RedisNodes:
             found = client.execute_command(*words)
         assert isinstance(found, bytes)
         return found
+
+
+class Sentinels:
+    """A primary and a replica of it, and three sentinels that replace a primary that is gone."""
+
+    SERVICE = "limits"
+
+    def __init__(self, folder: Path, password: str = "") -> None:
+        """password  of both Redis, and of the sentinels themselves"""
+        self._password = password
+        secret = ("--requirepass", password, "--masterauth", password) if password else ()
+        fast = ("--repl-diskless-sync-delay", "0", *secret)
+        one, two = (_made(folder / name) for name in ("one", "two"))
+        self.primary = Redis(one, *fast)
+        self.replica = Redis(two, *fast, "--replicaof", f"127.0.0.1 {self.primary.port}")
+        if password:
+            for each in (self.primary, self.replica):
+                each.url = each.url.replace("//", f"//:{password}@")
+        self.sentinels = [self._sentinel(_made(folder / f"sentinel{n}")) for n in range(3)]
+
+    @property
+    def url(self) -> str:
+        """As Headway takes it."""
+        places = ",".join(f"127.0.0.1:{each.port}" for each in self.sentinels)
+        account, own = "", ""
+        if self._password:
+            account, own = f":{self._password}@", f"?sentinel_password={self._password}"
+        return f"redis+sentinel://{account}{places}/{self.SERVICE}/0{own}"
+
+    def start(self) -> None:
+        """Return once the replica follows, and each sentinel knows it and the other two."""
+        for server in (self.primary, self.replica, *self.sentinels):
+            server.start()
+        deadline = time.monotonic() + START_S
+        while not (self.follows(self.replica) and all(map(self._knows_all, self.sentinels))):
+            assert time.monotonic() < deadline, "they do not find each other"
+            time.sleep(POLL_S)
+
+    def stop(self) -> None:
+        """End all."""
+        for server in (*self.sentinels, self.replica, self.primary):
+            server.stop(signal.SIGTERM)
+
+    def follows(self, server: Redis) -> bool:
+        """Whether it is a replica that has all of its primary."""
+        told = _info(server.url, "replication")
+        return told["role"] == "slave" and told["master_link_status"] == "up"
+
+    def replace(self) -> None:
+        """Have the sentinels make the other one the primary, with both alive."""
+        with redis.Redis.from_url(self.sentinels[0].url) as client:
+            client.execute_command("SENTINEL FAILOVER", self.SERVICE)
+
+    def _sentinel(self, folder: Path) -> Redis:
+        file, name = folder / "sentinel.conf", self.SERVICE
+        lines = [
+            f"sentinel monitor {name} 127.0.0.1 {self.primary.port} 2",
+            f"sentinel down-after-milliseconds {name} 1000",
+            f"sentinel failover-timeout {name} 5000",
+        ]
+        if self._password:
+            lines += [f"sentinel auth-pass {name} {self._password}"]
+            lines += [f"requirepass {self._password}"]
+        file.write_text("\n".join(lines) + "\n")
+        server = Redis(folder, "--sentinel", config=file)
+        if self._password:
+            server.url = server.url.replace("//", f"//:{self._password}@")
+        return server
+
+    def _knows_all(self, sentinel: Redis) -> bool:
+        told = _info(sentinel.url, "sentinel")["master0"]
+        return (told["status"], told["slaves"], told["sentinels"]) == ("ok", 1, 3)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def _info(url: str, section: str) -> dict[str, Any]:
+    """What a Redis tells of itself."""
+    with redis.Redis.from_url(url) as client:
+        found: dict[str, Any] = client.info(section)
+    return found
+
+
+@contextmanager
+def redis_sentinels(password: str = "") -> Iterator[Sentinels]:
+    """Running until the block ends."""
+    with _folder("redis-sentinel") as folder:
+        found = Sentinels(folder, password)
+        try:
+            found.start()
+            yield found
+        finally:
+            found.stop()
 
 
 @contextmanager

@@ -26,7 +26,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str = ""
     slo_class: str = ""
     route: Route | None = None  # None: it ended before it was routed
-    replica: str = ""  # the last one that worked on it
+    replica: str = ""  # the last one that worked on it: of ours a number, else host:port
     began: float  # seconds since 1970
     took_s: float = 0.0
     first_token_s: float | None = None

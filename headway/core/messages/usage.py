@@ -12,6 +12,8 @@ TIMES = ("hour", "day", "month")  # in UTC
 GROUPS = ("tenant", "key", "model", "version", "replica", "endpoint", "class", "outcome", *TIMES)
 MAX_ROWS = 100_000  # of one answer
 DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")
+# 20261130: ISO's other form of a date; as seconds, a day in 1970 that nobody means.
+BASIC = re.compile(r"(19|20)\d{4}(\d{2})?")
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,12 +85,19 @@ def read_moment(text: str) -> float:
     try:
         if DATE.fullmatch(text):
             return datetime.fromisoformat((text + "-01")[:10]).replace(tzinfo=UTC).timestamp()
-        if text.isascii() and text.replace(".", "", 1).isdigit():
+        is_number = text.isascii() and text.replace(".", "", 1).isdigit()
+        if is_number and not BASIC.fullmatch(text):
             return float(text)
         moment = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
         raise ValueError(f"must be a date, a time or seconds since 1970, got {text!r}") from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def check_span(since: float | None, until: float | None) -> None:
+    """Raises ValueError where no time lies between them."""
+    if since is not None and until is not None and until <= since:
+        raise ValueError("must be later than the beginning, and is not included")
 
 
 def name_of_time(unit: str, began: float) -> str:

@@ -33,7 +33,8 @@ class Ask(NamedTuple):
     model: str | None
     tenant: Tenant
     slo_class: SloClass
-    prompt: Prompt
+    prompt: Callable[[], Prompt]  # called only where it decides anything
+    max_tokens: int | None = None  # that its answer may have
     user: str | None = None
     modalities: frozenset[str] = frozenset()  # that it needs beside text
     is_bound: bool = False  # it holds token ids, or wants scores: another model's differ
@@ -99,11 +100,11 @@ class Chooser:
                 return Choice(made, route.name)
             made = Route(asked=asked, model=pools.first, reason="cascade:first")
             return Choice(made, route.name, cascade=pools)
-        key, kind = _key(ask)
         version, arm, reason = found.version or STABLE, "", found.word
         if found.version is not None:
             reason = f"version:{version}"
         elif route.split:
+            key, kind = _key(ask)
             version = arm = pick(route.name, route.split, key)
             reason = f"split:{kind}"
         pool = route.pool_of(version)
@@ -119,7 +120,7 @@ class Chooser:
         if not others:  # its own pool then says why it cannot
             made = Route(asked=asked, model=pool, version=version, arm=arm, reason=reason)
             return Choice(made, route.name)
-        instead = pick(route.name, others, key)
+        instead = pick(route.name, others, _key(ask)[0])
         made = Route(
             asked=asked,
             model=route.pool_of(instead),
@@ -133,7 +134,7 @@ class Chooser:
         auto, sizer = self.table.settings.auto, self._sizer
         assert auto is not None, "there is an automatic choice, so it has settings"
         assert sizer is not None, "there is an automatic choice, so it has a sizer"
-        size, special = sizer.size(ask.prompt)
+        size, special = sizer.size(ask.prompt())
         if special in auto.special and states(auto.special[special]).is_up:
             made = Route(
                 asked=ask.model or "", model=auto.special[special], reason=f"special:{special}"
@@ -211,7 +212,7 @@ def _moved(choice: Choice, pool: str) -> Choice:
 
 
 def _is_short(ask: Ask, bound: int) -> bool:
-    return ask.prompt.max_tokens is not None and ask.prompt.max_tokens <= bound
+    return ask.max_tokens is not None and ask.max_tokens <= bound
 
 
 def _key(ask: Ask) -> tuple[str, str]:

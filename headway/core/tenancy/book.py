@@ -86,6 +86,14 @@ class Book(Protocol):
         ...
 
 
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """All tenants and keys at one revision."""
+
+    revision: int = 0
+    tenants: tuple[TenantRecord, ...] = ()
+    keys: tuple[KeyRecord, ...] = ()
+
+
 class AccountStore(Protocol):
     """Where a book is kept. Blocks; usable from any thread. Raises StoreUnavailable."""
 
@@ -99,13 +107,12 @@ class AccountStore(Protocol):
         """
         ...
 
+    def changed(self, since: int) -> Snapshot | None:
+        """All tenants and keys; None if their revision is still that one.
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """All tenants and keys at one revision."""
-
-    revision: int = 0
-    tenants: tuple[TenantRecord, ...] = ()
-    keys: tuple[KeyRecord, ...] = ()
+        What a gateway asks for every few seconds, and does not want to wait for.
+        """
+        ...
 
 
 def snapshot(book: Book) -> Snapshot:
@@ -113,3 +120,8 @@ def snapshot(book: Book) -> Snapshot:
     return Snapshot(
         revision=book.revision(), tenants=tuple(book.tenants()), keys=tuple(book.keys())
     )
+
+
+def changed_in(book: Book, since: int) -> Snapshot | None:
+    """The book's state, unless its revision is that one."""
+    return None if book.revision() == since else snapshot(book)

@@ -8,12 +8,12 @@ from typing import Protocol
 import msgspec
 
 from headway.core.base.clock import Clock
-from headway.core.base.errors import ReplicaNotReady, StartError
-from headway.core.base.units import Seconds
+from headway.core.base.errors import StartError
 from headway.core.fleet.residency import Action, LoadWhen, Residency, ResidencySettings, Stage
 from headway.core.messages.health import ReplicaHello
 from headway.core.messages.path import EngineRequest
 from headway.service.control.supervise import Observers
+from headway.service.control.waiting import until_set
 from headway.service.wire.transport import Mailbox, ReplicaState, ReplicaView, Transport
 
 log = logging.getLogger(__name__)
@@ -165,15 +165,9 @@ class ModelPool:
         while (view := self.view()).state is not ReplicaState.READY:
             left = until - self._clock.now()
             if left <= 0 or self._is_vain(view, left):
-                raise ReplicaNotReady(
-                    f"the engine is not ready: {view.reason}", Seconds(view.retry_after_s)
-                )
-            try:
-                await asyncio.wait_for(self._moved.wait(), left)
-            except TimeoutError:
-                continue
-            finally:
-                waited = self._clock.now() - began
+                raise view.refusal()
+            await until_set(self._moved, left)
+            waited = self._clock.now() - began
         residency.run(request_id)
         return waited
 
@@ -187,10 +181,7 @@ class ModelPool:
     def call(self, request: EngineRequest) -> Mailbox:
         """Send a request; raises ReplicaNotReady unless it can answer."""
         if self._replica is None:
-            view = self.view()
-            raise ReplicaNotReady(
-                f"the engine is not ready: {view.reason}", Seconds(view.retry_after_s)
-            )
+            raise self.view().refusal()
         return self._replica.call(request)
 
     def cancel(self, request_id: str) -> None:
@@ -221,7 +212,7 @@ class ModelPool:
                 elif action is Action.UNLOAD:
                     await self._unload()
                 else:
-                    await _wait(moved, self._idle_left())
+                    await until_set(moved, self._idle_left())
         except Exception:
             log.exception("pool_failed", extra={"model": self.name})
             self._settle(StartError(f"the pool of {self.name} failed; the log has the place"))
@@ -299,11 +290,3 @@ class ModelPool:
         """Wake whoever waits for a change."""
         self._moved.set()
         self._moved = asyncio.Event()
-
-
-async def _wait(event: asyncio.Event, timeout_s: float | None) -> None:
-    """Until it is set or the time has passed."""
-    try:
-        await asyncio.wait_for(event.wait(), timeout_s)
-    except TimeoutError:
-        return

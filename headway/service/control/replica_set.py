@@ -9,7 +9,6 @@ import msgspec
 
 from headway.core.base.clock import Clock
 from headway.core.base.errors import ReplicaLost, ReplicaNotReady, StartError
-from headway.core.base.units import Seconds
 from headway.core.messages.health import LoadProgress, ReplicaHello, StepReport
 from headway.core.messages.path import EngineRequest
 from headway.core.route.index import CHUNK
@@ -19,6 +18,7 @@ from headway.core.route.router import Router, RouterSettings
 from headway.service.control.failover import Attempt, LastingMailbox
 from headway.service.control.joint import joint_view
 from headway.service.control.supervise import Observers
+from headway.service.control.waiting import until_set
 from headway.service.wire.transport import (
     Mailbox,
     MemberView,
@@ -184,7 +184,7 @@ class ReplicaSet:
             left = until - self._clock.now()
             if left <= 0:
                 break
-            await _wait(moved, min(left, LOOK_AGAIN_S))
+            await until_set(moved, min(left, LOOK_AGAIN_S))
         raise self._broken(lost, error)
 
     def go_elsewhere(self, refused: LastingMailbox) -> Attempt | None:
@@ -236,7 +236,7 @@ class ReplicaSet:
         """To the best replica that takes it; raises ReplicaNotReady."""
         now, up = self._clock.now(), self._others(without or set())
         if not self._has_loaded:
-            raise self._not_ready()
+            raise self.view().refusal()
         while (choice := self._router.choose(up, request, now)) is not None:
             self._router.sent(choice, request.id, request)  # its end may come within the call
             try:
@@ -246,13 +246,7 @@ class ReplicaSet:
                 up.remove(choice.id)
                 continue
             return Attempt(choice.id, request.id, box, choice.reason)
-        raise self._not_ready()
-
-    def _not_ready(self) -> ReplicaNotReady:
-        view = self.view()
-        return ReplicaNotReady(
-            f"the engine is not ready: {view.reason}", Seconds(view.retry_after_s)
-        )
+        raise self.view().refusal()
 
     def _broken(self, lost: LastingMailbox, error: ReplicaLost) -> ReplicaLost:
         self._boxes.pop(lost.request.id, None)
@@ -336,11 +330,3 @@ class ReplicaSet:
         """Wake whoever waits for a change."""
         self._moved.set()
         self._moved = asyncio.Event()
-
-
-async def _wait(event: asyncio.Event, timeout_s: float) -> None:
-    """Until it is set or the time has passed."""
-    try:
-        await asyncio.wait_for(event.wait(), timeout_s)
-    except TimeoutError:
-        return

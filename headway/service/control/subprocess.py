@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import IO
 
 from headway.core.base.errors import StartError
+from headway.service.control.waiting import until_set
 from headway.service.wire.spec import Launch, encode_launch
 
 log = logging.getLogger(__name__)
@@ -53,11 +54,7 @@ class ReplicaProcess:
 
     async def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for the end; False when `timeout_s` passed first."""
-        try:
-            await asyncio.wait_for(self._ended.wait(), timeout_s)
-        except TimeoutError:
-            return False
-        return True
+        return await until_set(self._ended, timeout_s)
 
     def terminate(self) -> None:
         """SIGTERM; harmless when it has ended."""

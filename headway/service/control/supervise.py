@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headway.core.base.clock import Clock
-from headway.core.base.errors import ReplicaNotReady, StartError
+from headway.core.base.errors import StartError
 from headway.core.base.units import Seconds
 from headway.core.messages.health import LoadProgress, ReplicaFailed, ReplicaHello, StepReport
 from headway.core.messages.path import Cancel, EngineRequest, Submit
@@ -23,6 +23,7 @@ from headway.service.control.health import (
 )
 from headway.service.control.incarnation import Incarnation
 from headway.service.control.subprocess import REPLICA_COMMAND
+from headway.service.control.waiting import until_set
 from headway.service.wire.lifecycle import Lifecycle
 from headway.service.wire.mailbox import Mailboxes, RequestMailbox
 from headway.service.wire.spec import ReplicaSpec
@@ -123,12 +124,12 @@ class Supervisor:
         """Send a request; raises ReplicaNotReady unless the replica is READY."""
         life = self._life
         if self._lifecycle.state is not ReplicaState.READY or life is None:
-            raise self._not_ready()
+            raise self.view().refusal()
         mailbox = self._mailboxes.open(request.id)
         if not life.link.send(Submit(request=request)):
             # It has died, and its process's end is not yet known here.
             self._mailboxes.discard(request.id)
-            raise self._not_ready()
+            raise self.view().refusal()
         return mailbox
 
     def cancel(self, request_id: str) -> None:
@@ -169,12 +170,6 @@ class Supervisor:
         """What log lines say of it: the process and, where there are several, which one it is."""
         named: dict[str, object] = {"replica": self._spec.replica} if self._spec.replica else {}
         return {"pid": pid} | named
-
-    def _not_ready(self) -> ReplicaNotReady:
-        view = self.view()
-        return ReplicaNotReady(
-            f"the engine is not ready: {view.reason}", Seconds(view.retry_after_s)
-        )
 
     def _retry_after(self) -> Seconds:
         if self._lifecycle.state is ReplicaState.READY:
@@ -280,10 +275,7 @@ class Supervisor:
         about = {"replica": self._spec.replica} if self._spec.replica else {}
         log.error("replica_lost", extra=about | {"cause": cause, "restart_in_s": delay_s})
         self._lifecycle.explain(f"restarting: {cause}")
-        try:
-            await asyncio.wait_for(self._stop_wanted.wait(), delay_s)
-        except TimeoutError:
-            return
+        await until_set(self._stop_wanted, delay_s)
 
     def _fail(self, cause: str) -> None:
         self._mailboxes.fail_all(cause, self._retry_after())

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from headway.core.base.errors import StartError, StoreUnavailable, Unauthorized
 from headway.core.tenancy.account import KeyRecord, TenantRecord, fault_of, read_key
 from headway.core.tenancy.account_metrics import ACCOUNTS_AGE
-from headway.core.tenancy.book import AccountStore, Book, Snapshot, snapshot
+from headway.core.tenancy.book import AccountStore, Book, Snapshot
 from headway.core.tenancy.tenant import Principal, Tenant
 from headway.service.gateway.auth import UNKNOWN
 from headway.service.gateway.slow_checks import SlowChecks
@@ -145,12 +145,8 @@ class Accounts:
         async with self._refreshing:  # so that what is read later is never older
             before = self._state
             known = before.revision
-
-            def changed(book: Book) -> Snapshot | None:
-                return None if book.revision() == known else snapshot(book)
-
             began = self._wall_clock()
-            found = await self._call(lambda: self._store.read(changed))
+            found = await self._call(lambda: self._store.changed(known))
             if found is not None:
                 self._take(found)
             self._as_of = began

@@ -65,7 +65,7 @@ class AccountPages:
             AdminRoute("GET", "/admin/keys", self._all_keys),
             AdminRoute("POST", "/admin/keys/{id}/rotate", self._rotate_key),
             AdminRoute("POST", "/admin/keys/{id}/revoke", self._revoke_key),
-            AdminRoute("GET", "/admin/audit", self._audit),
+            AdminRoute("GET", "/admin/audit", self._audit, ("tenant", "before", "limit")),
             AdminRoute("GET", "/admin/openapi.json", self._description),
         )
 

@@ -23,6 +23,7 @@ class AdminCall(NamedTuple):
     values: tuple[str, ...]  # what stands in place of the path's {names}, in order
     query: Callable[[str], str | None]  # a parameter's value
     body: Callable[[], Awaitable[bytes]]  # b"" for none
+    given: tuple[str, ...] = ()  # names of all parameters
 
 
 AdminHandler = Callable[[AdminCall], Awaitable[Page]]
@@ -34,28 +35,30 @@ class AdminRoute(NamedTuple):
     method: str
     path: str
     handler: AdminHandler
+    query: tuple[str, ...] = ()  # the parameters that it takes
+    takes_rest: bool = False  # the last part in braces is all that follows, with its slashes
 
 
 class AdminTable:
     """Finds the handler of a call."""
 
     def __init__(self, routes: Sequence[AdminRoute]) -> None:
-        self._routes = [(route, route.path.split("/")) for route in routes]
+        self._routes = routes
 
     async def call(self, method: str, path: str, call: AdminCall) -> Page:
         """The page of what is at that path; raises NotFound, MethodNotAllowed and its errors."""
-        segments = path.split("/")
-        fits = {route.method: route for route, parts in self._routes if _fits(parts, segments)}
+        fits = {
+            route.method: (route, values)
+            for route in self._routes
+            if (values := _values(route, path)) is not None
+        }
         if not fits:
             raise NotFound("There is nothing at this path; see /admin/openapi.json.")
-        route = fits.get(method)
-        if route is None:
+        if method not in fits:
             allowed = ", ".join(sorted(fits))
             raise MethodNotAllowed(f"{method} is not allowed here; use {allowed}.", allowed=allowed)
-        parts = route.path.split("/")
-        values = tuple(
-            given for part, given in zip(parts, segments, strict=True) if part.startswith("{")
-        )
+        route, values = fits[method]
+        _check_query(route, call)
         return await route.handler(call._replace(values=values))
 
 
@@ -96,12 +99,27 @@ class AdminRoutes:
 
         if "\0" in exchange.path:  # PostgreSQL has no text with one, and takes it for a fault
             raise NotFound("There is nothing at this path; see /admin/openapi.json.")
-        call = AdminCall(who, (), query, body)
+        call = AdminCall(who, (), query, body, exchange.query_names)
         return await self._table.call(exchange.method, exchange.path, call)
 
 
-def _fits(parts: Sequence[str], segments: Sequence[str]) -> bool:
-    return len(parts) == len(segments) and all(
-        part == segment or (part.startswith("{") and segment != "")
-        for part, segment in zip(parts, segments, strict=True)
-    )
+def _check_query(route: AdminRoute, call: AdminCall) -> None:
+    """Raises InvalidRequest: what narrows an answer must not be misread as nothing."""
+    for name in call.given:
+        if name not in route.query:
+            known = f"there are {', '.join(route.query)}" if route.query else "there are none"
+            raise InvalidRequest(f"{name!r} is no parameter here; {known}.", param=name)
+        if call.query(name) is None:
+            raise InvalidRequest(f"{name} is empty; give a value or leave it out.", param=name)
+
+
+def _values(route: AdminRoute, path: str) -> tuple[str, ...] | None:
+    """What stands in place of the route's {names}; None where the path is another one."""
+    parts = route.path.split("/")
+    segments = path.split("/", len(parts) - 1) if route.takes_rest else path.split("/")
+    if len(parts) != len(segments):
+        return None
+    pairs = list(zip(parts, segments, strict=True))
+    if not all(part == given or (part.startswith("{") and given) for part, given in pairs):
+        return None
+    return tuple(given for part, given in pairs if part.startswith("{"))

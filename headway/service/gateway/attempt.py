@@ -36,7 +36,7 @@ from headway.core.messages.path import (
 )
 from headway.core.route.cascade import CascadeSettings, Confidence
 from headway.service.gateway.draft import Draft
-from headway.service.gateway.forwarded import ServedUpstream
+from headway.service.gateway.forwarded import Beginning, ServedUpstream
 from headway.service.gateway.generate import Request
 from headway.service.gateway.http import Exchange
 from headway.service.gateway.journey import Journey
@@ -46,6 +46,7 @@ from headway.service.openai.forwarded import ForwardedRequest, plain
 from headway.service.openai.responses import Answer
 from headway.service.openai.schema import CompletionRequest
 from headway.service.upstream.ends import Outlet
+from headway.service.upstream.streaming import late
 
 Makes = Callable[[Routed, Sequence[EngineRequest]], Answer]
 Forward = Callable[[Routed, ForwardedRequest, str, Outlet, Confidence | None], Awaitable[None]]
@@ -59,7 +60,7 @@ class Ways(NamedTuple):
     makes: Makes
     take: Take
     forward: Forward  # to a server that is not ours; who judges the answer, if anybody does
-    outlet: Callable[[Callable[[], None]], Outlet]  # to the client; calls that with its tokens
+    outlet: Callable[[Beginning], Outlet]  # to the client
     check: Callable[[ForwardedRequest], Request]  # as an engine of ours takes it
 
 
@@ -73,11 +74,13 @@ class Attempt:
         self._ways = ways
         self._num_calls = 0
         self._made: Sequence[EngineRequest] = ()  # of the last call
-        self._has_token = asyncio.Event()  # of the answer that the client gets
-        self._outlet = ways.outlet(self._has_token.set)
+        self._is_stream = False
+        self._beginning = Beginning()
+        self._outlet = ways.outlet(self._beginning)
 
     async def run(self, routed: Routed) -> None:
         """Answer it; raises what `Relay.run` raises, when nothing helped."""
+        self._is_stream = routed.request.stream
         instead = self._routing.answer_instead(routed)
         own = None if instead is None else self._own(routed)
         if instead is None or own is None:
@@ -86,7 +89,7 @@ class Attempt:
         try:
             is_in_time = await self._within(seconds, self._answer(_watched(routed)))
         except (DeadlineUnmeetable, UpstreamTimeout):  # it is known already that it will not be
-            if self._has_token.is_set():
+            if self._beginning.has_token.is_set():
                 raise
             is_in_time = False
         if not is_in_time:
@@ -114,17 +117,26 @@ class Attempt:
             await self._call(routed, routed.request)
         except ClientError:  # what the smaller model cannot take, its own may
             fitting = self._routing.undegraded(routed)
-            if fitting is None or self._has_token.is_set():
+            if fitting is None or self._beginning.is_out:
                 raise
             await self._call(fitting, fitting.request)
         except BUSY as error:
-            helper = None if self._is_final(error) else self._routing.helper(routed)
-            if helper is None:
+            if self._is_final(error) or not await self._help_out(routed):
                 raise
+
+    async def _help_out(self, routed: Routed) -> bool:
+        """A smaller model's answer in place of a refusal: the first one's that takes it, if any."""
+        helper = self._routing.helper(routed)
+        while helper is not None:
+            self._journey.wasted()
             try:
                 await self._call(helper, helper.request)
-            except ClientError:
-                raise error from None
+                return True
+            except (ClientError, *BUSY) as error:
+                if self._is_final(error):
+                    raise
+            helper = self._routing.helper(helper)
+        return False
 
     async def _cascade(self, routed: Routed, cascade: CascadeSettings) -> None:
         """The first model's answer if it is sure of it, otherwise the second's.
@@ -143,7 +155,10 @@ class Attempt:
         self._routing.cascaded(routed, doubt)
         if doubt:
             second = self._routing.escalated(routed)
-            self._journey.dropped()
+            if draft.is_there:
+                self._journey.dropped()
+            else:
+                self._journey.wasted()
             try:
                 if not draft.is_there or not self._routing.is_congested(second):
                     return await self._call(second, second.request)
@@ -202,27 +217,33 @@ class Attempt:
 
     async def _pass_on(self, answer: Answer, event: Event, prompt: int) -> None:
         if isinstance(event, Tokens):
-            self._has_token.set()
+            if self._is_stream:
+                self._beginning.left()
+            self._beginning.has_token.set()
         await self._ways.take(answer, event, prompt)
 
     def _is_final(self, error: HeadwayError) -> bool:
         """Whether nobody else may try."""
-        return isinstance(error, ShuttingDown) or self._has_token.is_set()
+        return isinstance(error, ShuttingDown) or self._beginning.is_out
 
     async def _within(self, seconds: float, work: Coroutine[Any, Any, None]) -> bool:
         """Do the work; False when it was ended as no token had come after so long."""
         task = asyncio.ensure_future(work)
-        first = asyncio.ensure_future(self._has_token.wait())
+        first = asyncio.ensure_future(self._beginning.has_token.wait())
         try:
             await asyncio.wait((task, first), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done() and not first.done():
-                return False
-            await task
-            return True
+            if task.done() or self._beginning.has_token.is_set():
+                await task
+                return True
         finally:
             task.cancel()
             first.cancel()
             await asyncio.gather(task, first, return_exceptions=True)
+        if (
+            self._beginning.has_token.is_set()
+        ):  # it left while the work was being ended: no text after it
+            raise late("its first token")
+        return False
 
     async def _say(self, routed: Routed, text: str) -> None:
         """The fixed answer, as every choice of an answer that ended by itself."""

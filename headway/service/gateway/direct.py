@@ -17,10 +17,15 @@ class DirectWriter:
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
 
-    @property
-    def has_body(self) -> bool:
-        """Whether all of the request's body is here."""
-        return not self._cycle.more_body
+    def take_body(self) -> bytes | None:
+        """The request's whole body, once; None where ASGI has to be asked."""
+        cycle = self._cycle
+        if cycle.more_body or cycle.disconnected or cycle.response_complete:
+            return None
+        cycle.flow.resume_reading()
+        cycle.message_event.clear()  # told by it next: that the client is gone
+        body, cycle.body = bytes(cycle.body), bytearray()
+        return body
 
     def begin(self, headers: Iterable[Header], data: bytes) -> bool:
         """Write the header of a 200 and the first part of its body, as one packet if they fit."""

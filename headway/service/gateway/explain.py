@@ -67,26 +67,62 @@ def _route(record: RequestRecord) -> str:
     asked = f"It asked for {route.asked!r}" if route.asked else "It named no model"
     arm = f", arm {route.arm}" if route.arm else ""
     replica = f", replica {record.replica}" if record.replica else ""
-    degraded = (
-        f" To spare it a refusal, its {route.degraded} was lowered." if route.degraded else ""
-    )
+    lesser = {
+        "model": "To spare it a refusal, a smaller model took it.",
+        "max_tokens": "To spare it a refusal, its answer was bounded to "
+        f"{route.max_tokens} tokens.",
+        "answer": "No token of that came in time, so it got the operator's text.",
+    }
+    degraded = f" {lesser.get(route.degraded, route.degraded)}" if route.degraded else ""
     return (
         f"{asked} and went to {route.model} ({route.version}{arm}{replica}) "
         f"by {route.reason}.{degraded}"
     )
 
 
+def _works_elsewhere(record: RequestRecord) -> bool:
+    """Whether another server had it: those are named host:port, our replicas by a number."""
+    return ":" in record.replica
+
+
 def _queue(record: RequestRecord) -> str:
     if record.limit:
         return f"Its tenant's limit of {record.limit} let it go no further."
+    if _works_elsewhere(record):
+        return _line(record)
     if not record.prompt_tokens:
         if record.queue_s:
-            return f"It waited {_time(record.queue_s)} in the engine and was not begun."
+            return f"It waited {_time(record.queue_s)} in the engine's queue and was not begun."
         return "No engine began to work on it."
+    if record.outcome == Outcome.LOST.value and not record.queue_s:
+        return "How long it waited is not known."
     return f"It waited {_time(record.queue_s)} in the engine's queue."
 
 
+def _line(record: RequestRecord) -> str:
+    """Before another server had it: only what it waited at this gateway is seen from here."""
+    waited = _time(record.queue_s)
+    if record.num_chunks:  # as of a cascade
+        return (
+            f"It was worked on by an engine and by another server, and waited {waited} for one of "
+            "them."
+        )
+    if not record.finish:  # which is when the times are told
+        begun = "" if record.prompt_tokens else ", which did not begin to answer"
+        return f"It was sent on to another server{begun}; how long it waited is not known."
+    tries = ", tries at other servers included," if record.failovers else ""
+    return (
+        f"It waited {waited} in this gateway's own line{tries} and was then sent on to another "
+        "server."
+    )
+
+
 def _cache(record: RequestRecord) -> str:
+    if _works_elsewhere(record) and record.cached_tokens and not record.miss_reason:
+        return (
+            f"Of its {record.prompt_tokens} prompt tokens {record.cached_tokens} came from a cache "
+            "of that server, as it says."
+        )
     if not record.prompt_tokens or not record.miss_reason:
         return ""
     host = record.cached_host_tokens
@@ -115,8 +151,9 @@ def _answer(record: RequestRecord) -> str:
     unsure = f" (and perhaps {record.unsure_tokens} more)" if record.unsure_tokens else ""
     reached = "all of them" if sent == record.completion_tokens else f"{sent} of them"
     device = f", with {_time(record.device_s)} of device time" if record.device_s else ""
+    tokens = "1 token" if record.completion_tokens == 1 else f"{record.completion_tokens} tokens"
     return (
-        f"It generated {record.completion_tokens} tokens{after}{end}, in "
+        f"It generated {tokens}{after}{end}, in "
         f"{_time(record.decode_s)}{device}; {reached}{unsure} were sent."
     )
 
@@ -137,6 +174,8 @@ def _failover(record: RequestRecord) -> str:
     if not record.failovers:
         return ""
     times = "once" if record.failovers == 1 else f"{record.failovers} times"
+    if _works_elsewhere(record):
+        return f"A server failed or had no room, and it was sent on to another one, {times}."
     return f"A replica failed under it, and it went on at another one, {times}."
 
 

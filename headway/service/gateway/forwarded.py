@@ -1,6 +1,8 @@
 """Requests for models behind other servers: how each endpoint reads them, and where answers go."""
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -27,7 +29,7 @@ from headway.service.openai.limits import ApiLimits
 from headway.service.openai.responses import AnswerHead
 from headway.service.upstream.answers import Shown
 from headway.service.upstream.forward import Call, Forwarder
-from headway.service.upstream.outgoing import PASSED, TARGETS, passed_headers
+from headway.service.upstream.outgoing import TARGETS, passed_headers
 from headway.service.upstream.pool import UpstreamPool
 from headway.service.upstream.scores import Scoring, asks_for_scores, scored
 from headway.service.upstream.settings import UpstreamSettings
@@ -41,7 +43,7 @@ PARSERS: Mapping[str, Callable[[bytes, Query, ApiLimits], ForwardedRequest]] = {
 }
 WAITING_BYTES = 1024 * 1024 * 1024  # no bound by tokens: the upstream has its own
 # Fields with which another model could not stand in: it has other tokens.
-BINDING = ("logit_bias", "stop_token_ids", "allowed_token_ids", "prompt_logprobs")
+BINDING = frozenset({"logit_bias", "stop_token_ids", "allowed_token_ids", "prompt_logprobs"})
 
 
 class ServedUpstream(NamedTuple):
@@ -104,6 +106,19 @@ def admit_limits_of(settings: UpstreamSettings) -> AdmitLimits:
     return AdmitLimits(max_choices=most, max_waiting_tokens=WAITING_BYTES)
 
 
+class Beginning:
+    """How far the answer that a client gets has come."""
+
+    def __init__(self) -> None:
+        self.has_token = asyncio.Event()  # its first token is there, if not sent yet
+        self.is_out = False  # something of it left, so that no other answer can be given
+
+    def left(self) -> None:
+        """Something of it goes out."""
+        self.is_out = True
+        self.has_token.set()
+
+
 class Outlet:
     """Where an upstream's answer goes; counted before its last bytes leave."""
 
@@ -112,26 +127,25 @@ class Outlet:
         exchange: Exchange,
         stream: SseStream,
         journey: Journey,
-        has_token: Callable[[], None],
+        beginning: Beginning,
     ) -> None:
-        """has_token  called once anything of the answer goes out"""
         self._exchange = exchange
         self._stream = stream
         self._journey = journey
-        self._has_token = has_token
+        self._beginning = beginning
 
     def push(self, data: bytes, num_tokens: int) -> bool:
         """Events of a streamed answer, if they can leave at once; False: nothing was taken."""
         self._journey.giving(num_tokens)
         if not self._stream.push(data):
             return False
-        self._has_token()
+        self._beginning.left()
         self._journey.gave()
         return True
 
     async def stream(self, data: bytes, num_tokens: int, *, is_last: bool) -> None:
         """The same, once they can leave; the last ones complete the answer."""
-        self._has_token()
+        self._beginning.left()
         self._journey.giving(num_tokens)
         if is_last:
             self._journey.answered(num_tokens)
@@ -141,7 +155,7 @@ class Outlet:
 
     async def whole(self, body: bytes, num_tokens: int) -> None:
         """A complete answer."""
-        self._has_token()
+        self._beginning.left()
         self._journey.giving(num_tokens)
         self._journey.answered(num_tokens)
         await self._journey.close(Outcome.OK)
@@ -149,7 +163,7 @@ class Outlet:
 
     def begun(self) -> None:
         """The first tokens of a complete answer are there; the client gets them with the rest."""
-        self._has_token()
+        self._beginning.has_token.set()
 
 
 def call_of(
@@ -173,7 +187,7 @@ def call_of(
             num_choices=request.n * request.num_prompts,
             is_native=TARGETS[endpoint].is_native,
         ),
-        passed=passed_headers({name: exchange.header(name) for name in PASSED}),
+        passed=passed_headers(exchange.header),
         bound=None if route is None else route.max_tokens,
         counts_exactly=journey.depends_on_size,
     )
@@ -191,23 +205,38 @@ def judged(call: Call, judge: Confidence | None) -> Call:
 def ask_of_forwarded(request: ForwardedRequest, request_id: str) -> Ask:
     """What of such a request decides where it goes."""
     fields, asker = request.fields, request.asker
-    texts = _texts_of(fields)
     min_tokens = fields.get("min_tokens")
     return Ask(
         request_id=request_id,
         model=request.model,
         tenant=asker.tenant,
         slo_class=asker.slo_class,
-        prompt=Prompt(
-            text=texts[-1] if texts else "",
-            num_chars=request.prompt_bytes(),
-            max_tokens=request.max_tokens,
-        ),
+        prompt=partial(_prompt_of, request),
+        max_tokens=request.max_tokens,
         user=request.user,
         modalities=request.modalities,
-        is_bound=any(fields.get(name) for name in BINDING) or not texts,
+        is_bound=_is_bound(fields),
         min_tokens=min_tokens if isinstance(min_tokens, int) else 0,
     )
+
+
+def _prompt_of(request: ForwardedRequest) -> Prompt:
+    texts = _texts_of(request.fields)
+    return Prompt(
+        text=texts[-1] if texts else "",
+        num_chars=request.prompt_bytes(),
+        max_tokens=request.max_tokens,
+    )
+
+
+def _is_bound(fields: Mapping[str, Any]) -> bool:
+    """Whether there is anything that another model would read otherwise, or nothing it reads."""
+    if not BINDING.isdisjoint(fields) and any(fields.get(name) for name in BINDING):
+        return True
+    messages = fields.get("messages")
+    if isinstance(messages, list):
+        return all(each.get("role") != "user" for each in messages)
+    return not _texts_of(fields)
 
 
 def _texts_of(fields: Mapping[str, Any]) -> list[str]:

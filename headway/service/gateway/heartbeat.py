@@ -2,22 +2,21 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 from headway.core.base.clock import Clock
 from headway.core.base.errors import ClientSilent, InvalidRequest, NotFound
 from headway.core.base.units import Seconds
 from headway.core.route.heartbeat import Heartbeats
 from headway.core.tenancy.tenant import Principal
+from headway.service.gateway.flights import Helper
 from headway.service.gateway.http import Exchange
 from headway.service.gateway.pages import Page
 
 HEADER = "x-headway-connection-id"
 PATH = re.compile(r"/v1/connections/([^/]*)/heartbeat")
-UntilSilent = Callable[[], Coroutine[Any, Any, None]]
 CONNECTION_ID = re.compile(r"[A-Za-z0-9._-]{16,128}")
 
 
@@ -40,7 +39,7 @@ class Beats:
         return Page(204, b"")
 
     @contextmanager
-    def watched(self, exchange: Exchange, principal: Principal) -> Iterator[list[UntilSilent]]:
+    def watched(self, exchange: Exchange, principal: Principal) -> Iterator[list[Helper]]:
         """Watch the request's client within the block, if it asks for that.
 
         Gives what has to run beside the request's work: it never returns, and raises ClientSilent

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import parse_qs
 
@@ -30,9 +30,8 @@ TRANSPORT, DIRECT = "headway.transport", "headway.direct"
 class Direct(Protocol):
     """What writes an answer past ASGI; see `direct.DirectWriter`."""
 
-    @property
-    def has_body(self) -> bool:
-        """Whether all of the request's body is here."""
+    def take_body(self) -> bytes | None:
+        """The request's whole body, once; None: it is not all here, or has to be waited for."""
         ...
 
     def begin(self, headers: Iterable[Header], data: bytes) -> bool:
@@ -60,9 +59,7 @@ class Exchange:
         self._send = send
         # Taken out: it knows the answer's cycle, and that the scope.
         self._direct: Direct | None = scope.pop(DIRECT, None)
-        self._headers: dict[str, list[str]] = {}
-        for key, value in scope["headers"]:
-            self._headers.setdefault(key.decode("latin-1"), []).append(value.decode("latin-1"))
+        self._first: Mapping[bytes, bytes] = dict(reversed(scope["headers"]))  # of each name
         self._body_is_read = False
         self._added: dict[str, Header] = {}
         self.is_started = False
@@ -77,12 +74,16 @@ class Exchange:
 
     def header(self, name: str) -> str | None:
         """The first header of that name (lower case)."""
-        values = self.headers(name)
-        return values[0] if values else None
+        value = self._first.get(name.encode("latin-1"))
+        return None if value is None else value.decode("latin-1")
 
     def headers(self, name: str) -> list[str]:
         """All headers of that name (lower case), in order."""
-        return self._headers.get(name, [])
+        key = name.encode("latin-1")
+        if key not in self._first:
+            return []
+        all_: Sequence[Header] = self._scope["headers"]
+        return [value.decode("latin-1") for each, value in all_ if each == key]
 
     def query(self, name: str) -> str | None:
         """The first non-empty value of a query parameter."""
@@ -91,6 +92,12 @@ class Exchange:
             return None
         values = parse_qs(query, max_num_fields=None).get(name)
         return values[0] if values else None
+
+    @property
+    def query_names(self) -> tuple[str, ...]:
+        """Of all query parameters, those without a value too."""
+        query = self._scope["query_string"].decode("latin-1")
+        return tuple(parse_qs(query, keep_blank_values=True, max_num_fields=None))
 
     async def body(self, max_bytes: int, timeout: float) -> bytes:
         """The whole body.
@@ -106,8 +113,12 @@ class Exchange:
         declared = self.header("content-length")
         if declared is not None and declared.isdigit() and int(declared[:20]) > max_bytes:
             raise _too_large(max_bytes)
-        if self._direct is not None and self._direct.has_body:  # nothing is waited for
-            return await self._read(max_bytes)
+        whole = None if self._direct is None else self._direct.take_body()
+        if whole is not None:  # nothing is waited for
+            if len(whole) > max_bytes:
+                raise _too_large(max_bytes)
+            self._body_is_read = True
+            return whole
         try:
             async with asyncio.timeout(timeout):
                 return await self._read(max_bytes)

@@ -20,7 +20,7 @@ from headway.core.tenancy.tenant import Principal, SloClass
 from headway.service.gateway.http import Exchange
 from headway.service.gateway.limit_answers import LimitRules, denial, headers_of
 from headway.service.gateway.meter import Meter, RequestMeter
-from headway.service.gateway.notes import ITS_OWN, NOTHING, Notes, billed, hash_of_user
+from headway.service.gateway.notes import ITS_OWN, Made, Notes, billed, hash_of_user
 from headway.service.upstream.ends import Gained, Sent
 from headway.service.wire.transport import Mailbox
 
@@ -37,7 +37,8 @@ class Ledger(Protocol):
     def opened(self, record: RequestRecord) -> None:
         """It is under way; if this process dies now, that much is known of it.
 
-        Told twice: when it has been read, and when it is about to be sent to a replica.
+        Told at the end of the event loop's turn in which it was read, and again when its size was
+        found later. Nothing of its answer can be there before.
         """
         ...
 
@@ -77,6 +78,13 @@ class Books(NamedTuple):
     rules: LimitRules = LimitRules()
 
 
+class Size(NamedTuple):
+    """Of a request, as far as it is known."""
+
+    prompt_tokens: int
+    max_tokens: int  # of all its choices together
+
+
 class WallClock(Protocol):
     """Seconds since 1970, as time.time."""
 
@@ -98,6 +106,8 @@ class Journey:
         self._claim: Claim | None = None
         self._is_closed = False
         self._began = books.wall_clock()
+        self._size = Size(0, 0)
+        self._opening: asyncio.Handle | None = None
 
     @property
     def id(self) -> str:
@@ -118,7 +128,7 @@ class Journey:
         """What the request says of itself."""
         self.notes.user = hash_of_user(user, self.principal.tenant.name)
         self.notes.is_stream = is_stream
-        self._open(0, 0)
+        self._open_soon(Size(0, 0))
 
     async def enter(self, principal: Principal) -> None:
         """It is this one's: count it against that one's limits; raises RateLimited."""
@@ -156,9 +166,18 @@ class Journey:
             cost = self._books.pricing.cost(self.route.model, *made[:3])
             self.notes.dropped = made._replace(cost=cost)
 
+    def wasted(self) -> None:
+        """What was made so far reaches nobody, as its maker failed, and is not paid for."""
+        self.notes.dropped = self.meter.made()._replace(cost=self.notes.dropped.cost)
+
     def kept(self) -> None:
-        """What was dropped is the answer after all."""
-        self.notes.dropped = NOTHING
+        """What was dropped is the answer after all; what was made after it reaches nobody."""
+        first, made = self.notes.dropped, self.meter.made()
+        self.notes.dropped = Made(
+            prompt_tokens=made.prompt_tokens - first.prompt_tokens,
+            cached_tokens=made.cached_tokens - first.cached_tokens,
+            completion_tokens=made.completion_tokens - first.completion_tokens,
+        )
 
     async def sized(self, prompt_tokens: int, max_tokens: int) -> None:
         """Its size is known, and nothing has been sent yet; raises RateLimited.
@@ -178,7 +197,7 @@ class Journey:
             self._claim = claim = msgspec.structs.replace(claim, tokens=tokens, cost=cost)
             if claim.limits.depend_on_size:
                 self._check(await _to_the_end(books.limits.reserve(claim, books.wall_clock())))
-        self._open(prompt_tokens, max_tokens)
+        self._open_soon(Size(prompt_tokens, max_tokens))
 
     def sent(self, requests: Sequence[EngineRequest]) -> None:
         """These went to the engine for it."""
@@ -205,6 +224,7 @@ class Journey:
     def giving(self, num_tokens: int) -> None:
         """So many of its tokens, all told, are about to be handed to its connection."""
         self.notes.giving = num_tokens
+        self._open_now()
         if not self._is_closed:
             self._books.ledger.giving(self.id, num_tokens)
 
@@ -229,12 +249,14 @@ class Journey:
         """It ended; only the first call counts. Called before the last bytes leave."""
         if self._is_closed:
             return
+        if self.notes.boxes:  # it stays open until the engine has told the rest
+            self._open_now()
         self._is_closed = True
         if error is None:
             self.meter.close(outcome, self._exchange.shown_id)
         else:
             outcome = self.meter.fail(error, self._exchange.shown_id)
-        self.notes.took_s = max(0.0, self._books.wall_clock() - self._began)
+        self.notes.took_s = self.meter.took_s
         if self.notes.boxes:  # the ledger's, and the limits', once the engine has told the rest
             self._books.ledger.closes(lambda: self._heard_out(outcome, error))
             return
@@ -245,14 +267,27 @@ class Journey:
             if self.notes.is_known:
                 self._books.ledger.closed(record, self._exchange.num_unsent)
 
-    def _open(self, prompt_tokens: int, max_tokens: int) -> None:
+    def _open_soon(self, size: Size) -> None:
         """Have the ledger know as much as is known, should this process be killed.
 
-        Twice on the way to every first token, so nothing is asked that can only be nothing yet.
+        Not at once: a request that has to wait for nothing is sent on in this turn of the loop, and
+        it is not to wait for that either. Whoever reads the ledger's file cannot tell.
         """
-        if self.notes.is_known:
+        self._size = size
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().call_soon(self._open)
+
+    def _open_now(self) -> None:
+        """The same before the turn is over, where that matters."""
+        if self._opening is not None:
+            self._opening.cancel()
+            self._open()
+
+    def _open(self) -> None:
+        self._opening = None
+        if self.notes.is_known and not self._is_closed:
             record = self._known(Outcome.LOST, None)  # what it is if nothing is told of it again
-            self._books.ledger.opened(self.meter.opened(record, prompt_tokens, max_tokens))
+            self._books.ledger.opened(self.meter.opened(record, *self._size))
 
     async def _settle(self, record: RequestRecord) -> None:
         """Give back what it did not use of its tenant's limits."""

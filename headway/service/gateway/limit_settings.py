@@ -1,15 +1,13 @@
 """The section `rate_limits` of the configuration file."""
 
-from urllib.parse import urlsplit
-
 import msgspec
 
 from headway.core.base.errors import InvalidSetting
 from headway.core.tenancy.limits import UNLIMITED, Limits, check_limits
 from headway.core.tenancy.tenant import TENANT_NAME, Tenant
+from headway.service.store.redis_url import check_redis_url
 
 MIN_TIMEOUT_S, MAX_TIMEOUT_S = 0.05, 60.0
-REDIS_SCHEMES = frozenset({"redis", "rediss", "unix"})
 
 
 class RateLimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -23,17 +21,6 @@ class RateLimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     metrics_by_tenant: bool = False  # refusals with the tenant's name as a label
     default: Limits = UNLIMITED  # of whoever has none of their own
     tenants: dict[str, Limits] = {}  # by name
-
-
-def check_redis_url(url: str) -> None:
-    """Raises ValueError for what is no URL of a Redis; it never repeats it."""
-    try:
-        parts = urlsplit(url)
-        is_one = parts.scheme in REDIS_SCHEMES and (parts.port is None or parts.port > 0)
-    except ValueError:  # of the host or the port
-        is_one = False
-    if not is_one or not url.isprintable():
-        raise ValueError("must be redis://HOST:PORT/NUMBER, rediss://... or unix://PATH")
 
 
 def check_rate_limits(settings: RateLimitSettings, where: str = "rate_limits") -> None:

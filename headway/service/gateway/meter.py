@@ -139,6 +139,11 @@ class RequestMeter:
         self._parts: dict[str, _Part] = {}
         self._is_closed = False
 
+    @property
+    def took_s(self) -> Seconds:
+        """Since it came, by a clock that nobody sets."""
+        return Seconds(self._meter.clock.now() - self._arrived)
+
     def belongs_to(self, meter: Meter, slo_class: SloClass) -> None:
         """It is known now which model it is for; until here it counted with `meter.open`'s."""
         self._slo_class = slo_class

@@ -4,8 +4,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from headway.core.base.errors import ReplicaNotReady
-from headway.core.base.units import Seconds
 from headway.service.loaders.sampling_defaults import SamplingDefaults
 from headway.service.openai.answer_schema import ModelInfo
 from headway.service.openai.resolve import ModelFacts
@@ -40,9 +38,7 @@ class Directory:
         """What a request is checked against; raises ReplicaNotReady before the engine loaded."""
         view = self._view()
         if view.hello is None:
-            raise ReplicaNotReady(
-                f"the engine is not ready: {view.reason}", Seconds(view.retry_after_s)
-            )
+            raise view.refusal()
         return self._facts(view.hello.max_model_len)
 
     def known(self) -> ModelFacts:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -299,12 +300,10 @@ def ask_of(request: AnyRequest, request_id: str) -> Ask:
     if isinstance(request, ForwardedRequest):
         return ask_of_forwarded(request, request_id)
     asker, sampling = request.asker, request.sampling
-    prompt, has_ids = (
-        (_chat_prompt(request), False)
-        if isinstance(request, ChatRequest)
-        else _completion_prompt(request)
-    )
-    is_scoring = isinstance(request, CompletionRequest) and request.is_scoring
+    has_ids = is_scoring = False
+    if isinstance(request, CompletionRequest):
+        has_ids = not all(isinstance(prompt, str) for prompt in request.prompts)
+        is_scoring = request.is_scoring
     is_bound = (
         has_ids
         or is_scoring
@@ -316,7 +315,8 @@ def ask_of(request: AnyRequest, request_id: str) -> Ask:
         model=request.model,
         tenant=asker.tenant,
         slo_class=asker.slo_class,
-        prompt=prompt,
+        prompt=partial(_prompt_of, request),
+        max_tokens=sampling.max_tokens,
         user=request.user,
         modalities=modalities_of(request),
         is_bound=is_bound or request.return_token_ids,
@@ -337,7 +337,9 @@ def modalities_of(request: Request) -> frozenset[str]:
     return frozenset(MODALITY_OF[kind] for kind in kinds if kind in MODALITY_OF)
 
 
-def _chat_prompt(request: ChatRequest) -> Prompt:
+def _prompt_of(request: Request) -> Prompt:
+    if isinstance(request, CompletionRequest):
+        return _completion_prompt(request)
     texts = [text_of(message.get("content")) for message in request.messages]
     asked = [
         text
@@ -351,10 +353,9 @@ def _chat_prompt(request: ChatRequest) -> Prompt:
     )
 
 
-def _completion_prompt(request: CompletionRequest) -> tuple[Prompt, bool]:
+def _completion_prompt(request: CompletionRequest) -> Prompt:
     texts = [prompt for prompt in request.prompts if isinstance(prompt, str)]
     ids = [prompt for prompt in request.prompts if not isinstance(prompt, str)]
     num_chars = sum(map(len, texts)) + CHARS_PER_ID * sum(map(len, ids))
     longest = max(texts, key=len, default="")
-    made = Prompt(text=longest, num_chars=num_chars, max_tokens=request.sampling.max_tokens)
-    return made, bool(ids)
+    return Prompt(text=longest, num_chars=num_chars, max_tokens=request.sampling.max_tokens)

@@ -33,6 +33,7 @@ from headway.service.gateway.heartbeat import PATH as BEAT_PATH
 from headway.service.gateway.heartbeat import Beats
 from headway.service.gateway.http import ClientGone, Exchange, Header, Receive, Scope, Send
 from headway.service.gateway.journey import Books, Journey
+from headway.service.gateway.limited import counted
 from headway.service.gateway.meter import Meter
 from headway.service.gateway.models import Models, Served
 from headway.service.gateway.no_tokens import NO_TOKENS
@@ -151,10 +152,11 @@ class Gateway:
 
     async def _tell(self, exchange: Exchange, answer: Answers) -> None:
         async def told() -> Page:
-            allowed = await self._allowed(exchange)
+            principal = await self._principal(exchange)
             settings = self._parts.settings
             body = await exchange.body(settings.max_body_bytes, settings.body_timeout)
-            return Page(200, await answer(body, allowed))
+            async with counted(exchange, principal, self._parts.books):
+                return Page(200, await answer(body, principal.tenant.models))
 
         await self._answer_page(exchange, told())
 
@@ -211,7 +213,7 @@ class Gateway:
                 if request.stream:
                     beside.append(stream.keep_alive)
                 relayed = self._relayed(exchange, generator, routed, stream, journey)
-                await self._flights.run(exchange, relayed, *(each() for each in beside))
+                await self._flights.run(exchange, relayed, *beside)
 
     async def _relayed(
         self,

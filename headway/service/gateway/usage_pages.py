@@ -4,7 +4,13 @@ import msgspec
 
 from headway.core.base.errors import InvalidRequest, NotFound
 from headway.core.base.metrics import Outcome
-from headway.core.messages.usage import RecordQuery, UsageQuery, read_groups, read_moment
+from headway.core.messages.usage import (
+    RecordQuery,
+    UsageQuery,
+    check_span,
+    read_groups,
+    read_moment,
+)
 from headway.service.gateway.admin_routes import AdminCall, AdminRoute
 from headway.service.gateway.explain import explain
 from headway.service.gateway.ledger import Keeper
@@ -15,6 +21,8 @@ from headway.service.openai.usage_schema import RequestList
 MAX_PAGE = 1000
 OUTCOMES = tuple(outcome.value for outcome in Outcome)
 FORMATS = ("json", "csv")
+USAGE = ("group_by", "from", "to", "tenant", "key", "model", "format")
+REQUESTS = ("tenant", "outcome", "model", "since", "before", "limit")
 CSV = b"text/csv; charset=utf-8"
 NO_STORE = ((b"cache-control", b"no-store"),)
 
@@ -28,16 +36,22 @@ class UsagePages:
     def routes(self) -> tuple[AdminRoute, ...]:
         """All of them."""
         return (
-            AdminRoute("GET", "/admin/usage", self._usage),
-            AdminRoute("GET", "/admin/requests", self._requests),
-            AdminRoute("GET", "/admin/requests/{id}", self._request),
+            AdminRoute("GET", "/admin/usage", self._usage, USAGE),
+            AdminRoute("GET", "/admin/requests", self._requests, REQUESTS),
+            # A client's own id may have slashes.
+            AdminRoute("GET", "/admin/requests/{id}", self._request, takes_rest=True),
         )
 
     async def _usage(self, call: AdminCall) -> Page:
+        since, until = _moment(call, "from"), _moment(call, "to")
+        try:
+            check_span(since, until)
+        except ValueError as error:
+            raise InvalidRequest(f"to {error}.", param="to") from None
         query = UsageQuery(
             group_by=_groups(call),
-            since=_moment(call, "from"),
-            until=_moment(call, "to"),
+            since=since,
+            until=until,
             tenant=call.query("tenant"),
             key=call.query("key"),
             model=call.query("model"),

@@ -1,7 +1,7 @@
 """Fill the catalogue of metrics with prometheus_client and render it for a scrape."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -12,6 +12,9 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from headway.core.base.metrics import Kind, Metric
+
+NONE: Mapping[str, str] = MappingProxyType({})  # of further labels
+Series = tuple[Hashable, ...]  # a metric's name, then its further labels
 
 
 class Sample(NamedTuple):
@@ -72,7 +75,7 @@ class Exporter(Collector):
         metric: Metric,
         value: float,
         times: int = 1,
-        labels: Mapping[str, str] = MappingProxyType({}),
+        labels: Mapping[str, str] = NONE,
     ) -> None:
         """Put `value` into a histogram, `times` times."""
         self.histogram(metric, labels).put(value, times)
@@ -145,39 +148,39 @@ class Labelled:
     def __init__(self, exporter: Exporter, labels: Mapping[str, str]) -> None:
         self._exporter = exporter
         self._labels = labels
-        self._counts: dict[str, Count] = {}
-        self._buckets: dict[str, Buckets] = {}
+        self._counts: dict[Series, Count] = {}
+        self._buckets: dict[Series, Buckets] = {}
 
     def add(self, metric: Metric, amount: float = 1.0, **labels: str) -> None:
         """Count `amount` (>= 0) more of a counter."""
-        if labels:
-            return self._exporter.add(metric, amount, **{**self._labels, **labels})
-        self.counter(metric).value += amount
+        self.counter(metric, labels).value += amount
 
     def observe(
         self,
         metric: Metric,
         value: float,
         times: int = 1,
-        labels: Mapping[str, str] = MappingProxyType({}),
+        labels: Mapping[str, str] = NONE,
     ) -> None:
         """Put `value` into a histogram, `times` times."""
-        if labels:
-            return self._exporter.observe(metric, value, times, {**self._labels, **labels})
-        self.histogram(metric).put(value, times)
+        self.histogram(metric, labels).put(value, times)
 
-    def counter(self, metric: Metric) -> Count:
-        """A counter without further labels, for who counts at every token."""
-        count = self._counts.get(metric.name)
+    def counter(self, metric: Metric, labels: Mapping[str, str] = NONE) -> Count:
+        """The one counter of these labels beside the model's."""
+        key = (metric.name, *labels.items())
+        count = self._counts.get(key)
         if count is None:
-            count = self._counts[metric.name] = self._exporter.counter(metric, self._labels)
+            all_ = {**self._labels, **labels}
+            count = self._counts[key] = self._exporter.counter(metric, all_)
         return count
 
-    def histogram(self, metric: Metric) -> Buckets:
+    def histogram(self, metric: Metric, labels: Mapping[str, str] = NONE) -> Buckets:
         """The same for a histogram."""
-        buckets = self._buckets.get(metric.name)
+        key = (metric.name, *labels.items())
+        buckets = self._buckets.get(key)
         if buckets is None:
-            buckets = self._buckets[metric.name] = self._exporter.histogram(metric, self._labels)
+            all_ = {**self._labels, **labels}
+            buckets = self._buckets[key] = self._exporter.histogram(metric, all_)
         return buckets
 
     def named(self, samples: Iterable[Sample]) -> Iterator[Sample]:

@@ -54,6 +54,10 @@ FORMS = (
     *("json_schema", "grammar", "regex", "ebnf", "structural_tag"),
 )
 EMBEDS = ("prompt_embeds", "image_embeds", "input_embeds", "inputs_embeds", "multi_modal_data")
+# In this order, without doubles.
+REFUSED = dict.fromkeys(
+    each for each in (*INTERNAL, *EMBEDS, "chat_template") if each not in ROUTING
+)
 MAX_MEDIA_BYTES = 64  # of a URL's beginning that is looked at
 
 
@@ -77,23 +81,27 @@ class ForwardedRequest(msgspec.Struct, frozen=True, kw_only=True):
     unknown_fields: tuple[str, ...] = ()  # that were dropped; for counting
     is_watched: bool = False  # it matters when its first token comes, also where it is not streamed
 
-    def texts(self) -> Iterator[bytes]:
+    def texts(self) -> list[bytes]:
         """Its prompt in pieces, roles included; what differs in them differs for the model."""
-        messages = self.fields.get("messages")
-        if isinstance(messages, list):
-            for message in messages:
-                yield f"\n{message.get('role')}\n".encode("utf-8", "replace")
-                yield from _texts(message.get("content"))
-                if message.get("tool_calls"):
-                    yield msgspec.json.encode(message["tool_calls"])
-            if self.fields.get("tools"):
-                yield msgspec.json.encode(self.fields["tools"])
-        else:
-            yield from _texts(self.fields.get("prompt"))
+        messages, found = self.fields.get("messages"), list[bytes]()
+        if not isinstance(messages, list):
+            return [*_texts(self.fields.get("prompt"))]
+        for message in messages:
+            found.append(f"\n{message.get('role')}\n".encode("utf-8", "replace"))
+            content = message.get("content")
+            if isinstance(content, str):
+                found.append(content.encode("utf-8", "replace"))
+            else:
+                found += _texts(content)
+            if message.get("tool_calls"):
+                found.append(msgspec.json.encode(message["tool_calls"]))
+        if self.fields.get("tools"):
+            found.append(msgspec.json.encode(self.fields["tools"]))
+        return found
 
     def prompt_bytes(self) -> int:
         """Size of its texts; ids count as 4 bytes each."""
-        return sum(len(each) for each in self.texts())
+        return sum(map(len, self.texts()))
 
 
 def parse_forwarded_chat(body: bytes, limits: ApiLimits) -> ForwardedRequest:
@@ -223,8 +231,8 @@ def _shared(raw: dict[str, Any], limits: ApiLimits) -> ForwardedRequest:
     _refuse(raw)
     check_lengths(raw)
     check_template_arguments(raw)
-    dropped = tuple(name for name in raw if name in ROUTING or in_disguise(name, ROUTING))
-    fields = {name: value for name, value in raw.items() if name not in dropped}
+    dropped = [name for name in raw if name in ROUTING or in_disguise(name, ROUTING)]
+    fields = {name: value for name, value in raw.items() if name not in dropped} if dropped else raw
     options = _typed(fields, "stream_options", dict)
     stream = bool(_typed(fields, "stream", bool))
     if options is not None and not stream:
@@ -243,14 +251,16 @@ def _shared(raw: dict[str, Any], limits: ApiLimits) -> ForwardedRequest:
         max_tokens_field="max_tokens" if new is None else "max_completion_tokens",
         user=_name(fields, "user", limits),
         asked_class=SloClass.INTERNAL if raw.get("service_tier") == "flex" else None,
-        unknown_fields=dropped,
+        unknown_fields=tuple(dropped),
     )
 
 
 def _refuse(fields: Mapping[str, Any]) -> None:
     """Fields that are one server's talk with another, or tensors."""
-    for name in (*INTERNAL, *EMBEDS, "chat_template"):
-        if name not in ROUTING and fields.get(name) is not None:
+    if REFUSED.keys().isdisjoint(fields):
+        return
+    for name in REFUSED:
+        if fields.get(name) is not None:
             raise Unsupported(f"'{name}' is not accepted from clients.", param=name)
 
 

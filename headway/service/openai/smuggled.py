@@ -27,6 +27,8 @@ OF_SERVER = frozenset({"chat_template", "messages", "conversation", "tools", "to
 
 def in_disguise(name: str, known: frozenset[str]) -> bool:
     """Whether another server may read it as one of `known`, or of ours, and we do not."""
+    if name.islower() and name.isascii():
+        return False
     folded = name.casefold()
     return folded != name and (folded in known or folded in OURS or folded in INTERNAL)
 

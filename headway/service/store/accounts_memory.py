@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from headway.core.tenancy.account import KeyRecord, TenantRecord
-from headway.core.tenancy.book import AuditEntry, AuditQuery, Book, Rows
+from headway.core.tenancy.book import AuditEntry, AuditQuery, Book, Rows, Snapshot, changed_in
 from headway.service.store.usage_memory import MemoryUsage
 
 T = TypeVar("T")
@@ -33,6 +33,10 @@ class MemoryAccounts:
             result = work(copy)
             self._book = copy
             return result
+
+    def changed(self, since: int) -> Snapshot | None:
+        """All tenants and keys, unless that is their revision."""
+        return changed_in(self._book, since)
 
 
 class _MemoryBook:

@@ -4,13 +4,12 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import msgspec
-from sqlalchemy import Connection, Row, Table, delete, insert, select, update
+from sqlalchemy import Connection, Table, delete, insert, select, update
 
 from headway.core.tenancy.account import KeyRecord, TenantRecord
-from headway.core.tenancy.book import AuditEntry, AuditQuery, Book, Rows
-from headway.core.tenancy.limits import Limits
-from headway.core.tenancy.tenant import class_named
+from headway.core.tenancy.book import AuditEntry, AuditQuery, Book, Rows, Snapshot, changed_in
 from headway.service.store import tenant_data
+from headway.service.store.accounts_rows import key_of, tenant_of
 from headway.service.store.accounts_tables import AUDIT, KEYS, STATE, TENANTS
 from headway.service.store.database import Database
 
@@ -36,6 +35,10 @@ class SqlAccounts:
 
         return self._database.write(edited)
 
+    def changed(self, since: int) -> Snapshot | None:
+        """All tenants and keys, unless that is their revision."""
+        return self.read(lambda book: changed_in(book, since))
+
 
 class _SqlBook:
     def __init__(self, connection: Connection) -> None:
@@ -46,12 +49,12 @@ class _SqlBook:
 
     def tenant(self, name: str) -> TenantRecord | None:
         row = self._connection.execute(select(TENANTS).where(TENANTS.c.name == name)).first()
-        return None if row is None else _tenant(row)
+        return None if row is None else tenant_of(row._mapping)
 
     def tenants(self) -> Sequence[TenantRecord]:
-        rows = self._connection.execute(select(TENANTS))
+        rows = self._connection.execute(select(TENANTS)).mappings()
         # Sorted here: what order text has is the database's own choice.
-        return sorted((_tenant(row) for row in rows), key=lambda each: each.name)
+        return sorted((tenant_of(row) for row in rows), key=lambda each: each.name)
 
     def put_tenant(self, record: TenantRecord) -> None:
         self._put(
@@ -76,11 +79,11 @@ class _SqlBook:
 
     def key(self, key_id: str) -> KeyRecord | None:
         row = self._connection.execute(select(KEYS).where(KEYS.c.id == key_id)).first()
-        return None if row is None else _key(row)
+        return None if row is None else key_of(row._mapping)
 
     def keys(self, tenant: str | None = None) -> Sequence[KeyRecord]:
         query = select(KEYS) if tenant is None else select(KEYS).where(KEYS.c.tenant == tenant)
-        found = [_key(row) for row in self._connection.execute(query)]
+        found = [key_of(row) for row in self._connection.execute(query).mappings()]
         return sorted(found, key=lambda each: (each.created, each.id))
 
     def put_key(self, record: KeyRecord) -> None:
@@ -111,22 +114,3 @@ class _SqlBook:
         known = update(table).where(table.c[key] == row[key]).values(row)
         if self._connection.execute(known).rowcount == 0:
             self._connection.execute(insert(table).values(row))
-
-
-def _tenant(row: Row[tuple[object, ...]]) -> TenantRecord:
-    found = row._mapping
-    return TenantRecord(
-        name=found["name"],
-        slo_class=class_named(found["slo_class"]),
-        weight=found["weight"],
-        limits=msgspec.json.decode(found["limits"], type=Limits),
-        models=msgspec.json.decode(found["models"], type=tuple[str, ...]),
-        may_degrade=found["may_degrade"],
-        is_disabled=found["is_disabled"],
-        created=found["created"],
-        changed=found["changed"],
-    )
-
-
-def _key(row: Row[tuple[object, ...]]) -> KeyRecord:
-    return KeyRecord(**{str(name): value for name, value in row._mapping.items()})

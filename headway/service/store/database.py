@@ -19,7 +19,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as NoConnection
 
 from headway.core.base.errors import StartError, StoreUnavailable
@@ -70,7 +70,8 @@ class Database:
     def write(self, work: Work[T]) -> T:
         """Run `work` in one transaction: all of it is kept, or, when it raises, nothing.
 
-        Raises StoreUnavailable when the database cannot be reached. IntegrityError passes.
+        Raises StoreUnavailable when the database cannot be reached, or takes nothing now, as one
+        that may only be read. IntegrityError and DataError pass: it is the work that is at fault.
         """
         with self._reported(), self.engine.begin() as connection:
             return work(connection)
@@ -83,12 +84,10 @@ class Database:
     def _reported(self) -> Iterator[None]:
         try:
             yield
-        except (OperationalError, NoConnection) as error:
-            raise _unavailable(self.shown, error) from error
-        except DBAPIError as error:
-            if error.connection_invalidated:
-                raise _unavailable(self.shown, error) from error
+        except (DataError, IntegrityError):
             raise
+        except (DBAPIError, NoConnection) as error:
+            raise _unavailable(self.shown, error) from error
 
 
 class DatabaseThread:

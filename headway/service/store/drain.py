@@ -90,6 +90,7 @@ class Drain:
         self.counts = Counts(caught_up=needs.wall_clock())
         self._needs = needs
         self._at = Position(1, 0)  # read and written up to here
+        self._has_looked = False  # for what others had left when this began
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._moved = threading.Condition()
@@ -113,17 +114,28 @@ class Drain:
         self._thread.start()
 
     def flush(self, timeout: float) -> bool:
-        """Wait until all that is in the spool now is in the store; False if it takes too long."""
-        end = self._needs.spool.end
+        """Wait until all that is known now is in the store; False if it takes too long.
+
+        That is what has closed here, and what others had left when this began.
+        """
+        spool = self._needs.spool
+        end = spool.end
         self._wake.set()
+
+        def is_written() -> bool:
+            return self._has_looked and self._at >= end and not spool.beside
+
         with self._moved:
-            return self._moved.wait_for(lambda: self._at >= end, timeout)
+            return self._moved.wait_for(is_written, timeout)
 
     def stop(self, timeout: float) -> None:
         """Write what there is, if the store takes it in time, and end the spool."""
         self._stop.set()
         self._wake.set()
         self._thread.join(timeout)
+        num_beside = len(self._needs.spool.beside)
+        if num_beside:  # neither the spool nor the store has taken them, and memory ends
+            log.error("ledger_dropped", extra={"records": num_beside})
         if not self._thread.is_alive():
             self._needs.spool.close(is_done=not self.is_behind)
 
@@ -142,12 +154,27 @@ class Drain:
         return True
 
     def take_over(self) -> None:
-        """Write what gateways that have died left behind, then delete it."""
+        """Write what gateways that have died left behind, then delete it.
+
+        What cannot be read, or not deleted, is told and tried again the next time.
+        """
         for folder in abandoned(self._needs.root):
-            num_lost = self._write_left(left_in(folder))
-            shutil.rmtree(folder)
+            num_damaged = self.counts.num_damaged
+            try:
+                num_lost = self._write_left(left_in(folder))
+                shutil.rmtree(folder)
+            except OSError as error:  # of its disk: the other ones have theirs
+                reason = error.strerror or str(error)
+                log.error(
+                    "ledger_spool_not_taken_over", extra={"spool": str(folder), "reason": reason}
+                )
+                continue
             self.counts.num_lost += num_lost
-            log.info("ledger_spool_taken_over", extra={"spool": folder.name, "lost": num_lost})
+            num_damaged = self.counts.num_damaged - num_damaged
+            log.info(
+                "ledger_spool_taken_over",
+                extra={"spool": folder.name, "lost": num_lost, "damaged": num_damaged},
+            )
 
     def expire(self) -> None:
         """Delete what is older than the retention, a small batch at a time."""
@@ -166,17 +193,19 @@ class Drain:
 
     def _run(self) -> None:
         pause = BATCH_S
-        next_look = next_expiry = self._needs.wall_clock()
+        looks, expiries = _Rounds(LOOK_S), _Rounds(EXPIRE_S)
         while not self._stop.is_set():
             try:
                 is_written = self.turn()
                 now = self._needs.wall_clock()
-                if is_written and now >= next_look:
+                if is_written and looks.is_due(now):
                     self.take_over()
-                    next_look = now + LOOK_S
-                if is_written and now >= next_expiry:
+                    looks.done(now)
+                    self._has_looked = True
+                    self._move(self._at)
+                if is_written and expiries.is_due(now):
                     self.expire()
-                    next_expiry = now + EXPIRE_S
+                    expiries.done(now)
             except StoreUnavailable as error:
                 is_written = False
                 self._is_away(error)
@@ -282,3 +311,19 @@ class Drain:
         counts.is_away = True
         # What waits for long is to survive the machine's power too.
         self._needs.spool.sync()
+
+
+class _Rounds:
+    """Something that is done now and then, also by a clock that was set back meanwhile."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._last: float | None = None
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is time again."""
+        return self._last is None or abs(now - self._last) >= self._every_s
+
+    def done(self, now: float) -> None:
+        """It was done."""
+        self._last = now

@@ -1,9 +1,9 @@
 """An SQLite file that costs a server nearly nothing until it is asked: the embedded default.
 
-Records are written, and it is watched for tenants, with the standard library's driver alone.
-SQLAlchemy is imported with the first tenant or question, or before, as by a server that
-expects questions: the import would hold up streams for half a second. The schema is made by a
-process of its own (`make`).
+Records are written, and tenants and keys are followed, with the standard library's driver alone.
+SQLAlchemy is imported with the first question or edit, or before, as by a server that expects them:
+the import would hold up streams, whichever thread does it. The schema is made by a process of its
+own (`make`).
 """
 
 import logging
@@ -21,8 +21,9 @@ from headway.core.base.units import Seconds
 from headway.core.messages.record import RequestRecord
 from headway.core.messages.usage import RecordPage, RecordQuery, UsageQuery, UsageRow
 from headway.core.tenancy.administer import ERASED
-from headway.core.tenancy.book import AccountStore, Book
+from headway.core.tenancy.book import AccountStore, Book, Snapshot
 from headway.service.store.accounts_memory import MemoryAccounts
+from headway.service.store.accounts_rows import key_of, tenant_of
 from headway.service.store.usage_rows import row_of
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ PRAGMAS = (
     "PRAGMA cache_size = -256",  # KiB
 )
 REVISION = "SELECT revision FROM account_state"
+TENANTS = "SELECT * FROM tenants ORDER BY name"
+KEYS = "SELECT * FROM tenant_keys ORDER BY created, id"
 VERSION = "SELECT version_num FROM alembic_version"
 WAS_ERASED = "SELECT max(at) FROM audit WHERE action = ? AND subject = ?"
 EXPIRE = (
@@ -64,6 +67,7 @@ class EmbeddedFile:
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None  # once the schema is the newest
         self._database: Database | None = None
+        self._stamp = _stamp(self.path)  # of the file that they are connected to
 
     def prepare(self) -> None:
         """Make it now, or see that it can be used; raises StartError."""
@@ -80,6 +84,7 @@ class EmbeddedFile:
         if not self.path.exists():
             return 0
         with self._lock, _told(self.path):
+            self._look()
             connection = self._connection or sqlite3.connect(self.path, timeout=BUSY_S)
             try:
                 return int(connection.execute(REVISION).fetchone()[0])
@@ -93,23 +98,22 @@ class EmbeddedFile:
 
     def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """All of it, or nothing; the file is made first. Raises StoreUnavailable."""
-        with self._lock, _told(self.path):
-            if self._connection is not None and not self.path.exists():  # somebody removed it
-                self._connection.close()
-                self._connection = None
-            connection = self._connection = self._connection or self._opened()
-            with connection:  # commits, or rolls back
-                connection.execute("BEGIN IMMEDIATE")
-                return work(connection)
+        return self._run("BEGIN IMMEDIATE", work)
+
+    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """On one state, which it must not change; otherwise as `write`."""
+        return self._run("BEGIN", work)
 
     def load(self) -> "Database":
         """The same file as SQLAlchemy has it, which is imported now. Raises StartError."""
         with self._lock:
+            self._look()
             if self._database is None:
                 # Here and not above: see the head of this file.
                 from headway.service.store.database import file_url, open_database
 
                 self._database = open_database(file_url(self.path))
+                self._stamp = _stamp(self.path)
             return self._database
 
     def database(self) -> "Database":
@@ -126,6 +130,25 @@ class EmbeddedFile:
                 self._connection.close()
             if self._database is not None:
                 self._database.close()
+
+    def _run(self, begin: str, work: Callable[[sqlite3.Connection], T]) -> T:
+        with self._lock, _told(self.path):
+            self._look()
+            connection = self._connection = self._connection or self._opened()
+            with connection:  # commits, or rolls back
+                connection.execute(begin)
+                return work(connection)
+
+    def _look(self) -> None:
+        """Give up a file that somebody removed or replaced: what is written there would be lost."""
+        if _stamp(self.path) == self._stamp:
+            return
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._database is not None:
+            self._database.close()  # it connects again
+        self._stamp = _stamp(self.path)
 
     def _opened(self) -> sqlite3.Connection:
         """With the newest schema."""
@@ -144,6 +167,7 @@ class EmbeddedFile:
         )
         for pragma in PRAGMAS:
             connection.execute(pragma).close()
+        self._stamp = _stamp(self.path)
         return connection
 
     def _is_current(self) -> bool:
@@ -226,12 +250,52 @@ class EmbeddedAccounts:
         """Alone, over all processes; raises StoreUnavailable."""
         return self._opened().edit(work)
 
+    def changed(self, since: int) -> Snapshot | None:
+        """All tenants and keys, unless that is their revision, without SQLAlchemy.
+
+        Raises StoreUnavailable, also where there were some and the file is gone.
+        """
+        revision = self._file.revision()
+        if revision == since:
+            return None
+        if revision == 0:
+            if since > 0:
+                raise _unavailable(self._file.path, "it was removed, and its tenants with it")
+            return Snapshot()
+        return self._file.read(_snapshot)
+
     def _opened(self) -> AccountStore:
         if self._full is None:
             from headway.service.store.accounts_sql import SqlAccounts
 
             self._full = SqlAccounts(self._file.database())
         return self._full
+
+
+def _snapshot(connection: sqlite3.Connection) -> Snapshot:
+    """All tenants and keys in the file."""
+    (revision,) = connection.execute(REVISION).fetchone()
+    tenants, keys = (_rows(connection, query) for query in (TENANTS, KEYS))
+    return Snapshot(
+        revision=revision,
+        tenants=tuple(tenant_of(row) for row in tenants),
+        keys=tuple(key_of(row) for row in keys),
+    )
+
+
+def _rows(connection: sqlite3.Connection, query: str) -> list[dict[str, object]]:
+    found = connection.execute(query)
+    names = [str(each[0]) for each in found.description]
+    return [dict(zip(names, row, strict=True)) for row in found]
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """What tells a file from another one at the same path; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _erased(connection: sqlite3.Connection, tenant: str) -> float:

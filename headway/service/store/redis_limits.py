@@ -35,7 +35,9 @@ from headway.service.store.limit_scripts import (
     SPEND,
     Script,
 )
-from headway.service.store.redis_nodes import Address, RedisNodes
+from headway.service.store.redis_nodes import RedisNodes
+from headway.service.store.redis_sentinel import SentinelNodes
+from headway.service.store.redis_url import Address, sentinels_of
 
 KINDS = (None, LimitKind.REQUESTS, LimitKind.TOKENS, LimitKind.CONCURRENCY, LimitKind.BUDGET)
 LIMIT_OF = {
@@ -45,6 +47,7 @@ LIMIT_OF = {
     LimitKind.BUDGET: "monthly_budget",
 }
 POOL_WAIT_S = 5.0
+READ_ONLY = "READONLY"
 MOST_MOVES = 3  # of one call, from one node of a cluster to the next
 RETRY_S = Seconds(1.0)
 Argument = str | int
@@ -53,7 +56,7 @@ Argument = str | int
 class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where Redis is, and how patient to be with it."""
 
-    url: str  # redis://, rediss:// or unix://
+    url: str  # as `redis_url` has them
     prefix: str = "headway"  # of every key, so that several services can share one Redis
     timeout_s: float = 1.0  # of one try of a call
     max_connections: int = 32
@@ -68,13 +71,10 @@ class RedisLimits:
         Only tests turn `use_server_time` off: then `now` is the time.
         """
         try:
-            of_url = {**parse_url(settings.url)}
+            self._nodes = _nodes(settings)
         except ValueError as error:
             # The URL may hold a password, so the message does not repeat it.
             raise InvalidSetting("redis_url", f"is no URL of a Redis: {error}") from None
-        self._nodes = RedisNodes(
-            lambda address: _client(settings, of_url, address), str(of_url.get("host", ""))
-        )
         self.max_connections = settings.max_connections
         self._prefix = settings.prefix
         self._use_server_time = use_server_time
@@ -187,20 +187,37 @@ class RedisLimits:
                 if num_moves > MOST_MOVES:
                     raise StoreUnavailable(f"Redis moves its slots: {error}", RETRY_S) from error
                 self._nodes.moved(error)
-            except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+            except (RedisError, OSError) as error:
                 num_failures += 1
+                if not _is_of_the_node(error):
+                    raise _unavailable(error) from error
                 self._nodes.failed(keys[0])
                 if num_failures > 1:
                     raise _unavailable(error) from error
-            except RedisError as error:
-                raise _unavailable(error) from error
 
     async def _try(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
-        node = self._nodes.of(keys[0])
+        node = await self._nodes.of(keys[0])
         try:
             return await node.evalsha(script.sha, len(keys), *keys, *arguments)
         except NoScriptError:  # Redis was started anew, or told to forget its scripts
             return await node.eval(script.text, len(keys), *keys, *arguments)
+
+
+def _nodes(settings: RedisSettings) -> RedisNodes | SentinelNodes:
+    """Those that the URL names; raises ValueError."""
+    behind = sentinels_of(settings.url)
+    of_url = {**parse_url(settings.url if behind is None else behind.own_url)}
+
+    def make(address: Address | None) -> Redis:
+        return _client(settings, of_url, address)
+
+    if behind is None:
+        return RedisNodes(make, str(of_url.get("host", "")))
+    of_redis = ("username", "password", "db")
+    of_sentinels = {name: value for name, value in of_url.items() if name not in of_redis}
+    of_sentinels |= {"username": behind.username, "password": behind.password}
+    sentinels = [_client(settings, of_sentinels, address) for address in behind.addresses]
+    return SentinelNodes(make, sentinels, behind.service, settings.timeout_s)
 
 
 def _client(settings: RedisSettings, of_url: dict[str, Any], address: Address | None) -> Redis:
@@ -219,6 +236,16 @@ def _client(settings: RedisSettings, of_url: dict[str, Any], address: Address | 
         **{**of_url, **own},
     )
     return Redis.from_pool(pool)
+
+
+def _is_of_the_node(error: Exception) -> bool:
+    """Whether another node may do better: it does not answer, or is a primary no more.
+
+    Some versions hide the second inside the error of the script that wanted to write.
+    """
+    return isinstance(error, OSError | RedisConnectionError | RedisTimeoutError) or (
+        READ_ONLY in str(error)
+    )
 
 
 def _unavailable(error: Exception) -> StoreUnavailable:

@@ -12,9 +12,10 @@ from redis.asyncio import Redis
 from redis.crc import key_slot
 from redis.exceptions import ClusterDownError, MovedError
 
+from headway.service.store.redis_url import Address
+
 log = logging.getLogger(__name__)
 
-Address = tuple[str, int]
 Make = Callable[[Address | None], Redis]  # None: where the URL says
 SEED = None
 
@@ -30,7 +31,7 @@ class RedisNodes:
         self._slots: dict[int, Address] = {}
         self._first: Address | None = SEED  # for slots of which nothing is known
 
-    def of(self, key: str) -> Redis:
+    async def of(self, key: str) -> Redis:
         """The node to ask for what has this key."""
         return self._clients[self._where(key)]
 

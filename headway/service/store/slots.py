@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 FIRST_SLOTS = 1024
 SLOT_BYTES = 16  # two native 64-bit numbers: each is stored at once, never half
+MOST_TOKENS = 2**31  # of a request; no answer has as many, so what says more is damaged
 
 
 class Progress(NamedTuple):
@@ -77,9 +78,11 @@ class Slots:
 
 
 def read_progress(data: bytes, slot: int) -> Progress:
-    """A slot of a file that nobody writes any more; zeros if the file is shorter."""
+    """A slot of a file that nobody writes any more; zeros where it is damaged or cut off."""
     numbers = memoryview(data[: len(data) // SLOT_BYTES * SLOT_BYTES]).cast("Q")
     if 2 * slot + 1 >= len(numbers):
         return Progress(0, 0)
     sure, given = numbers[2 * slot], numbers[2 * slot + 1]
+    if max(sure, given) >= MOST_TOKENS:
+        return Progress(0, 0)
     return Progress(sure, max(sure, given))

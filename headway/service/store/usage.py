@@ -8,6 +8,7 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, case, delete, fu
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import StatementError
 
+from headway.core.base.errors import InvalidRequest
 from headway.core.base.metrics import Outcome
 from headway.core.messages.record import RequestRecord
 from headway.core.messages.usage import (
@@ -39,7 +40,8 @@ class SqlUsage:
         """Keep these, in one transaction; those whose id is there already change nothing.
 
         What began before its tenant was erased is not kept, from whichever gateway it comes.
-        Raises ValueError for a record that the database does not take.
+        Raises ValueError for a record that the database does not take by itself: what it says of
+        any record is StoreUnavailable, so that none is lost to a standby or a missing grant.
         """
         if not records:
             return
@@ -60,7 +62,7 @@ class SqlUsage:
             raise ValueError(f"the database refused it: {type(error).__name__}") from None
 
     def usage(self, query: UsageQuery) -> list[UsageRow]:
-        """Sums by group, in the order of the groups; at most MAX_ROWS of them."""
+        """Sums by group, in the order of the groups; raises InvalidRequest over MAX_ROWS."""
         groups = [GROUPS[name] for name in query.group_by]
         columns = [group.column.label(f"g{i}") for i, group in enumerate(groups)]
         ok = func.sum(case((C.outcome == Outcome.OK.value, 1), else_=0)).label("ok")
@@ -71,11 +73,17 @@ class SqlUsage:
             .where(*([] if query.key is None else [C.key_id == query.key]))
             .group_by(*[group.column for group in groups])
             .order_by(*[group.column for group in groups])
-            .limit(MAX_ROWS)
+            .limit(MAX_ROWS + 1)
         )
 
         def read(connection: Connection) -> list[UsageRow]:
             found = _rows(connection, statement)
+            if len(found) > MAX_ROWS:  # a part of them would be taken for all
+                raise InvalidRequest(
+                    f"There are more than {MAX_ROWS} groups; ask for a shorter time or for fewer "
+                    f"groups.",
+                    param="group_by",
+                )
             rows = [_usage_row(row, groups) for row in found if row["requests"]]
             return sorted(rows, key=lambda row: row.group)  # databases order texts as they like
 

@@ -58,6 +58,7 @@ class StreamedAnswer:
         self._likeness: Likeness | None = None
         is_plain = not shown.is_native and shown.scoring is None
         self._lessons = MOST_LESSONS if is_plain else 0
+        self._is_first = True
         self.is_done = False  # [DONE] has come
 
     @property
@@ -102,7 +103,8 @@ class StreamedAnswer:
             return b""  # told again by `last`
         if self._shown.is_native:
             return self._native(choices or [])
-        if self._lessons:
+        is_first, self._is_first = self._is_first, False
+        if self._lessons and not is_first:  # that one is waited for, and its role makes it unlike
             self._likeness = likeness_of(data, chunk, self._written) or self._likeness
             self._lessons -= 1
         return self._written(chunk)

@@ -1,15 +1,13 @@
 """One try of a request at one server: send it, and read its answer within its times."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 
 from headway.core.base.clock import Clock
-from headway.core.base.errors import UpstreamBroken, UpstreamTimeout
+from headway.core.base.errors import UpstreamBroken
 from headway.core.base.units import Seconds
 from headway.core.messages.path import Finished, Usage
 from headway.service.upstream.answers import Shown, StreamedAnswer, whole_answer
-from headway.service.upstream.ends import Outlet, Witness
+from headway.service.upstream.ends import Outlet, Sent, Witness
 from headway.service.upstream.failures import Refusal, refusal_of
 from headway.service.upstream.http1 import Reply
 from headway.service.upstream.replica import Lease
@@ -34,13 +32,12 @@ class Attempt:
     """Used once; close it, whatever happens."""
 
     def __init__(
-        self, id_: str, lease: Lease, settings: UpstreamSettings, clock: Clock, shown: Shown
+        self, sent: Sent, lease: Lease, settings: UpstreamSettings, clock: Clock, shown: Shown
     ) -> None:
-        """`id_` is the request's."""
         self.lease = lease
         self.began = clock.now()
         self.first_at: Seconds | None = None  # when the first event came
-        self._id = id_
+        self._sent = sent
         self._settings = settings
         self._clock = clock
         self._shown = shown
@@ -53,47 +50,55 @@ class Attempt:
         """Whether something of its answer went to the client."""
         return self._streaming is not None and self._streaming.has_begun
 
-    async def whole(self, head: str, body: bytes, prompt_bytes: int) -> tuple[bytes, Finished]:
+    async def whole(self, head: str, body: bytes) -> tuple[bytes, Finished]:
         """An answer that is not streamed; raises Refused and UpstreamError."""
-        async with self._within(None, "its answer"):
-            reply = await self._sent(head, body)
-            data = await reply.whole(self._settings.max_answer_bytes)
+        try:
+            async with asyncio.timeout(None) as timer:  # its replica may go away meanwhile
+                self.lease.watch(timer)
+                reply = await self._asked(head, body)
+                data = await reply.whole(self._settings.max_answer_bytes)
+        except TimeoutError:
+            raise late("its answer") from None
+        finally:
+            self.lease.watch(None)
 
         def estimate(text_bytes: int) -> Usage:
             return Usage(
-                prompt_tokens=max(1, prompt_bytes // BYTES_PER_TOKEN),
+                prompt_tokens=self._sent.prompt_tokens,
                 completion_tokens=text_bytes // BYTES_PER_TOKEN,
                 is_estimated=True,
             )
 
         out, ended = whole_answer(data, self._shown, estimate)
-        return out, Finished(request_id=self._id, reason=ended.reason, usage=ended.usage)
+        return out, Finished(request_id=self._sent.id, reason=ended.reason, usage=ended.usage)
 
-    async def stream(
-        self, head: str, body: bytes, prompt_tokens: int, outlet: Outlet, witness: Witness
-    ) -> None:
+    async def stream(self, head: str, body: bytes, outlet: Outlet, witness: Witness) -> None:
         """A streamed answer to the outlet as it comes, up to its `last`; raises the same."""
-        answer = self._answer = StreamedAnswer(self._shown, prompt_tokens)
-        streaming = Streaming(self._id, answer, outlet, witness, self._clock)
         limits = self._settings.timeouts
-        self._streaming = streaming
         try:
-            async with self._within(limits.first_token, "its first token"):
-                reply = await self._sent(head, body)
+            async with asyncio.timeout(limits.first_token) as timer:
+                self.lease.watch(timer)
+                reply = await self._asked(head, body)
                 _check_stream(reply)
+                answer = self._answer = StreamedAnswer(self._shown, self._sent.prompt_tokens)
+                streaming = Streaming(self._sent.id, answer, outlet, witness, self._clock)
+                self._streaming = streaming
                 await streaming.begin(reply)
-        except UpstreamTimeout:
-            if not streaming.has_begun:  # else it came in the turn in which its time was over
-                raise
+        except TimeoutError:
+            if not self.has_begun:  # else it came in the turn in which its time was over
+                raise late("its first token") from None
+        finally:
+            self.lease.watch(None)
         self.first_at = self._clock.now()
         assert self._reply is not None, "it has begun"
-        await streaming.run(self._reply, limits.between_chunks)
+        assert self._streaming is not None, "it has begun"
+        await self._streaming.run(self._reply, limits.between_chunks)
 
     def last(self, created: int) -> tuple[bytes, Finished]:
         """The end of a streamed answer; raises UpstreamBroken where it came too early."""
         assert self._answer is not None, "nothing was streamed"
         data, ended = self._answer.last(created)
-        return data, Finished(request_id=self._id, reason=ended.reason, usage=ended.usage)
+        return data, Finished(request_id=self._sent.id, reason=ended.reason, usage=ended.usage)
 
     def close(self) -> None:
         """The connection is used again if all was read, else cut."""
@@ -101,7 +106,7 @@ class Attempt:
             is_done = self._answer is not None and self._answer.is_done
             self._reply.close(ends_soon=is_done)
 
-    async def _sent(self, head: str, body: bytes) -> Reply:
+    async def _asked(self, head: str, body: bytes) -> Reply:
         """The answer's beginning, if it is a good one; raises Refused."""
         replica = self.lease.replica
         reply = await replica.client.send(head, body, self._settings.timeouts.connect)
@@ -114,19 +119,6 @@ class Attempt:
         if reply.headers.get("content-encoding", "identity") != "identity":
             raise UpstreamBroken("the upstream compresses its answers unasked", RETRY_AFTER)
         return reply
-
-    @contextlib.asynccontextmanager
-    async def _within(self, limit: float | None, what: str) -> AsyncIterator[None]:
-        """Raises UpstreamTimeout when it takes too long, or the replica goes away meanwhile."""
-        try:
-            async with asyncio.timeout(limit) as timer:
-                self.lease.watch(timer)
-                try:
-                    yield
-                finally:
-                    self.lease.watch(None)
-        except TimeoutError:
-            raise late(what) from None
 
 
 def _check_stream(reply: Reply) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -39,13 +39,14 @@ from headway.service.upstream.gather import Gathered, as_stream
 from headway.service.upstream.outgoing import (
     TARGETS,
     check_modalities,
+    header_lines,
     most_tokens,
     outgoing_body,
     outgoing_head,
     salt_of,
 )
 from headway.service.upstream.pool import UpstreamPool, Wish
-from headway.service.upstream.replica import Lease
+from headway.service.upstream.replica import Lease, UpstreamReplica
 from headway.service.upstream.settings import UpstreamSettings
 from headway.service.upstream.token_calls import TokenCalls
 
@@ -78,6 +79,7 @@ class Forwarder:
         self._admitter = admitter
         self._clock = clock
         self._exporter = exporter
+        self._heads: dict[tuple[str, str], str] = {}  # by replica and endpoint
         self.tokens = TokenCalls(pool)
 
     async def run(self, call: Call, outlet: Outlet, witness: Witness) -> None:
@@ -110,8 +112,9 @@ class Forwarder:
         await witness.sized(prompt_tokens, most * num_choices)
         streamed = as_stream(request) if request.is_watched and not request.stream else None
         body = outgoing_body(streamed or request, settings, call.id, call.bound)
-        names = text_names(request.texts(), salt_of(request))
-        wish = Wish(names, _newcomer(request.asker, prompt_tokens, self._clock.now() - began))
+        wish = Wish(
+            self._names(request), _newcomer(request.asker, prompt_tokens, self._clock.now() - began)
+        )
         self._pool.budget.came(began)
         tries, tried = Tries(self._pool.budget), set[str]()
         error: HeadwayError | None = None
@@ -121,7 +124,7 @@ class Forwarder:
                 sent = Sent(call.id, label, prompt_tokens, most, num_choices, tries.count)
                 witness.forwarded(sent)
                 self._admitter.started(call.id, num_choices, prompt_tokens)
-                attempt = Attempt(call.id, lease, settings, self._clock, call.shown)
+                attempt = Attempt(sent, lease, settings, self._clock, call.shown)
                 gathered = None if streamed is None else Gathered()
                 out = outlet if gathered is None else _Gathering(gathered, outlet, settings)
                 try:
@@ -153,19 +156,25 @@ class Forwarder:
         self, call: Call, body: bytes, attempt: Attempt, outlet: Outlet, witness: Witness
     ) -> tuple[bytes, Finished]:
         """Try it at one replica; the answer's last bytes and how it ended."""
-        target = TARGETS[call.endpoint]
-        endpoint = attempt.lease.replica.endpoint
         # Who reads both logs finds the request by this; vLLM takes it for its own id.
-        headers = {"x-request-id": call.id, **call.passed}
-        head = outgoing_head(endpoint, target.path, self._settings, self._pool.key, headers)
+        own = {"x-request-id": call.id, **call.passed}
+        head = self._head(attempt.lease.replica, call.endpoint) + header_lines(own)
         try:
             if not call.request.stream and not isinstance(outlet, _Gathering):
-                return await attempt.whole(head, body, call.request.prompt_bytes())
-            estimate = call.request.prompt_bytes() // BYTES_PER_TOKEN
-            await attempt.stream(head, body, estimate, outlet, witness)
+                return await attempt.whole(head, body)
+            await attempt.stream(head, body, outlet, witness)
             return attempt.last(int(time.time()))
         finally:
             attempt.close()
+
+    def _head(self, replica: UpstreamReplica, endpoint: str) -> str:
+        """What all requests to one replica have in common."""
+        key = (replica.label, endpoint)
+        if key not in self._heads:
+            path = TARGETS[endpoint].path
+            made = outgoing_head(replica.endpoint, path, self._settings, self._pool.key)
+            self._heads[key] = made
+        return self._heads[key]
 
     def _succeeded(self, attempt: Attempt, ended: Finished) -> None:
         lease = attempt.lease
@@ -240,6 +249,12 @@ class Forwarder:
 
     def _count(self, lease: Lease, outcome: str) -> None:
         self._exporter.add(UPSTREAM_ATTEMPTS, replica=lease.replica.label, outcome=outcome)
+
+    def _names(self, request: ForwardedRequest) -> Sequence[bytes]:
+        """Of its text's beginning, where they decide anything."""
+        if len(self._pool.replicas) == 1:
+            return ()
+        return text_names(request.texts(), salt_of(request))
 
     async def _prompt_tokens(self, call: Call) -> int:
         """Tokens of the prompt: asked for where they matter and can be, else by its bytes."""

@@ -1,7 +1,7 @@
 """A request as an upstream gets it: the client's fields, and nothing of it that says who asks."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -60,7 +60,7 @@ def most_tokens(request: ForwardedRequest, settings: UpstreamSettings, bound: in
     bound  of the route
     """
     known = (request.max_tokens, bound, settings.context_length)
-    return min((each for each in known if each is not None), default=MAX_INT)
+    return min([each for each in known if each is not None], default=MAX_INT)
 
 
 def outgoing_body(
@@ -98,12 +98,8 @@ def outgoing_head(
     path: str,
     settings: UpstreamSettings,
     key: str | None,
-    passed: Mapping[str, str],
 ) -> str:
-    """Request line and header of a POST, see `HttpClient.send`.
-
-    passed  headers of ours (x-request-id) and those of the client's that `passed_headers` let by
-    """
+    """Request line and header of a POST, see `HttpClient.send`; one request's own may follow."""
     lines = [
         f"POST {endpoint.api}{path} HTTP/1.1",
         "content-type: application/json",
@@ -111,17 +107,19 @@ def outgoing_head(
         "accept-encoding: identity",
         f"user-agent: {AGENT}",
     ]
-    lines += [f"{name}: {value}" for name, value in own_headers(settings, key).items()]
-    lines += [f"{name}: {value}" for name, value in passed.items()]
-    return "\r\n".join(lines) + "\r\n"
+    return "\r\n".join(lines) + "\r\n" + header_lines(own_headers(settings, key))
+
+
+def header_lines(headers: Mapping[str, str]) -> str:
+    """Of a request's header."""
+    return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
 
 
 def probe_head(path: str, settings: UpstreamSettings, key: str | None) -> str:
     """Request line and header of a GET."""
     lines = [f"GET {path} HTTP/1.1", "accept: */*", "accept-encoding: identity"]
     lines.append(f"user-agent: {AGENT}")
-    lines += [f"{name}: {value}" for name, value in own_headers(settings, key).items()]
-    return "\r\n".join(lines) + "\r\n"
+    return "\r\n".join(lines) + "\r\n" + header_lines(own_headers(settings, key))
 
 
 def own_headers(settings: UpstreamSettings, key: str | None) -> dict[str, str]:
@@ -132,11 +130,11 @@ def own_headers(settings: UpstreamSettings, key: str | None) -> dict[str, str]:
     return headers
 
 
-def passed_headers(headers: Mapping[str, str | None]) -> dict[str, str]:
-    """Those of a client's headers that go on."""
+def passed_headers(header: Callable[[str], str | None]) -> dict[str, str]:
+    """Those of a client's headers that go on; `header` finds one by its name in lower case."""
     found = {}
     for name, pattern in PASSED.items():
-        value = headers.get(name)
+        value = header(name)
         if value is not None and pattern.fullmatch(value):
             found[name] = value
     return found

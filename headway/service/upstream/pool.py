@@ -206,22 +206,29 @@ class UpstreamPool:
             if each.label not in tried and each.is_routable(now) and each.in_flight < most
             if not each.cold_s(now)
         ]
-        # One that is returning gets a few requests at a time, unless there is no other.
-        trusted = [each for each in with_room if each.breaker.may_take(each.in_flight, now)]
-        chosen_from = {each.label: each for each in trusted or with_room}
-        if not chosen_from:
+        if not with_room:
             return None
-        matches = {name: self._index.match(name, wish.names) for name in chosen_from}
-        candidates = [each.candidate() for each in chosen_from.values()]
-        chosen = choose(candidates, matches, wish.names, self.settings.max_skew, place.id)
-        self._index.add(chosen, wish.names)
-        self.line.took(place, now, is_full=self._room(now) <= 1)
+        chosen = self._choose(wish, with_room, place, now) if len(with_room) > 1 else with_room[0]
+        self._index.add(chosen.label, wish.names)
+        is_full = chosen.in_flight + 1 >= most and self._room(now) <= 1
+        self.line.took(place, now, is_full=is_full)
 
         def left(lease: Lease) -> None:
             self.line.ended(place, self._clock.now(), lease.num_tokens)
             self._call_next()
 
-        return Lease(chosen_from[chosen], left)
+        return Lease(chosen, left)
+
+    def _choose(
+        self, wish: Wish, with_room: Sequence[UpstreamReplica], place: Place, now: Seconds
+    ) -> UpstreamReplica:
+        # One that is returning gets a few requests at a time, unless there is no other.
+        trusted = [each for each in with_room if each.breaker.may_take(each.in_flight, now)]
+        chosen_from = {each.label: each for each in trusted or with_room}
+        matches = {name: self._index.match(name, wish.names) for name in chosen_from}
+        candidates = [each.candidate() for each in chosen_from.values()]
+        name = choose(candidates, matches, wish.names, self.settings.max_skew, place.id)
+        return chosen_from[name]
 
     def _room(self, now: Seconds) -> int:
         """Requests that could be sent now."""

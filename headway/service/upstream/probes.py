@@ -110,7 +110,7 @@ class Prober:
         self, replica: UpstreamReplica, path: str, body: bytes, limit: float | None
     ) -> tuple[int, bytes]:
         endpoint = msgspec.structs.replace(replica.endpoint, api="")
-        head = outgoing_head(endpoint, path, self._settings, self._key, {})
+        head = outgoing_head(endpoint, path, self._settings, self._key)
         return await self._ask(replica, head, body, limit)
 
     async def _ask(

@@ -107,7 +107,8 @@ class Streaming:
         if not await reply.pump(self._take):
             await reply.read()  # nothing: raises where it broke
             self._is_end = True
-            self._unsent = self._changed(self._reader.finish(), self._clock.now())
+            self._unsent, gains = self._changed(self._reader.finish())
+            self._count(gains, self._clock.now())
 
     def _take(self, piece: bytes) -> bool:
         """A piece has come; False where `run` has to go on, or `begin` has what it waits for."""
@@ -119,8 +120,10 @@ class Streaming:
         if not events:
             return True
         now, patience = self._clock.now(), self._patience
-        data = self._changed(events, now)
-        if data and not self._outlet.push(data, self._answer.num_tokens):
+        data, gains = self._changed(events)
+        is_pushed = not data or self._outlet.push(data, self._answer.num_tokens)
+        self._count(gains, now)  # by now it is on its way
+        if not is_pushed:
             self._unsent = data
             return False
         self.has_begun = self.has_begun or bool(data)
@@ -129,8 +132,8 @@ class Streaming:
         patience.heard(now)
         return self._failure is None and not self._answer.is_done
 
-    def _changed(self, events: list[bytes], now: Seconds) -> bytes:
-        """What the client gets for them, counted; a failing one leaves those before it."""
+    def _changed(self, events: list[bytes]) -> tuple[bytes, list[Gain]]:
+        """What the client gets for them, and what they bring; a failing one leaves the others."""
         answer, out, gains = self._answer, b"", list[Gain]()
         try:
             for data in events:
@@ -139,6 +142,8 @@ class Streaming:
                     break
         except HeadwayError as error:
             self._failure = error
+        return out, gains
+
+    def _count(self, gains: list[Gain], now: Seconds) -> None:
         for choice, num_tokens in gains:
             self._gained(self._id, choice, num_tokens, now)
-        return out

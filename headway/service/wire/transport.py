@@ -5,6 +5,8 @@ from typing import Protocol
 
 import msgspec
 
+from headway.core.base.errors import ReplicaNotReady
+from headway.core.base.units import Seconds
 from headway.core.fleet.residency import Residency
 from headway.core.messages.health import ReplicaHello, ReplicaStatus
 from headway.core.messages.path import EngineRequest, Event
@@ -37,6 +39,12 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     on_demand: bool = False  # loaded when a request needs it, which waits for that
     members: tuple["MemberView", ...] = ()  # its replicas, where there are several
     routed: RouteCounts | None = None  # how requests were spread over them
+
+    def refusal(self) -> ReplicaNotReady:
+        """What a request is told that needs it now and cannot have it."""
+        return ReplicaNotReady(
+            f"the engine is not ready: {self.reason}", Seconds(self.retry_after_s)
+        )
 
 
 class MemberView(msgspec.Struct, frozen=True, kw_only=True):

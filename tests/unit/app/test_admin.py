@@ -162,6 +162,8 @@ def test_a_tenant_is_disabled_exported_deleted_and_erased(
 def test_what_cannot_be_done_is_one_line_and_status_1(
     admin: Office, arguments: tuple[str, ...], reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert admin("tenant", "create", "somebody") == 0  # there is a database now
+    capsys.readouterr()
     assert admin(*arguments) == 1
     problem = capsys.readouterr().err
     assert reason in problem

@@ -86,6 +86,7 @@ def test_limits_and_prices_are_summed_up(
         ("tenants:\n  - name: a\n    models: [smal]", "3: tenants[0].models[0]: 'smal' is no name"),
         ("\nredis_url: redis://r:99999", "2: redis_url: must be redis://"),
         ("rate_limits:\n  redis_url: r", "2: rate_limits.redis_url: must be redis://"),
+        ("\nredis_url: redis+sentinel://a:1,b:1", "2: redis_url: must be redis://"),
         ("rate_limits:\n  redis_timeout: .nan", "2: rate_limits.redis_timeout: must be 0.05 to"),
         ("\ndatabase_url: mysql://x", "2: database_url: must be sqlite:///FILE or"),
         ('host: "a\\0b"', "1: host: must be text without line ends and control characters"),

@@ -47,6 +47,18 @@ def pushed_out(kv: KvManager, count: int) -> None:
 OLD, NEW = list(range(9)), list(range(100, 109))
 
 
+@pytest.mark.spec("M12")
+def test_another_salt_finds_nothing_on_the_host_either() -> None:
+    kv = manager()
+    kv.close(computed(kv, OLD, b"a"))
+    pushed_out(kv, 4)
+    kv.take_moves()
+    other = kv.open(OLD, b"b")
+    assert (other.num_cached, other.num_cached_host, other.miss) == (0, 0, CacheMiss.OTHER_SALT)
+    kv.close(other)
+    assert kv.open(OLD, b"a").num_cached_host == 8
+
+
 @pytest.mark.spec("D3")
 def test_what_is_evicted_falls_to_the_host_and_comes_back_when_it_is_hit() -> None:
     kv = manager()

@@ -4,6 +4,7 @@ import pytest
 
 from headway.core.messages.usage import (
     GROUPS,
+    check_span,
     group_of,
     name_of_time,
     read_groups,
@@ -24,7 +25,9 @@ def at(*parts: int) -> float:
         ("2026-11-30T12:30", at(2026, 11, 30, 12, 30)),
         ("2026-11-30T12:30:00+02:00", at(2026, 11, 30, 10, 30)),
         ("2026-11-30T12:30:00Z", at(2026, 11, 30, 12, 30)),
+        ("20261130", at(2026, 11, 30)),
         ("1796040000", NOON),
+        ("0", 0.0),
         ("1796040000.5", NOON + 0.5),
     ],
 )
@@ -32,10 +35,20 @@ def test_moments_are_read_in_utc(text: str, moment: float) -> None:
     assert read_moment(text) == moment
 
 
-@pytest.mark.parametrize("text", ["", "soon", "2026-13", "2026-02-30", "1e9", "nan", "-5", "١٢"])
+@pytest.mark.parametrize(
+    "text", ["", "soon", "2026-13", "2026-02-30", "202611", "20261332", "1e9", "nan", "-5", "١٢"]
+)
 def test_what_is_no_moment_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="must be a date"):
         read_moment(text)
+
+
+def test_a_span_has_to_have_something_in_it() -> None:
+    for since, until in ((None, None), (1.0, None), (None, 1.0), (1.0, 2.0)):
+        check_span(since, until)
+    for until in (1.0, 0.5):
+        with pytest.raises(ValueError, match="later than the beginning"):
+            check_span(1.0, until)
 
 
 def test_groups_are_read_in_order_and_checked() -> None:

@@ -67,7 +67,7 @@ def ask(model: str | None, **fields: Any) -> Ask:
         "request_id": "r1",
         "tenant": Tenant(),
         "slo_class": SloClass.STANDARD,
-        "prompt": Prompt("Hi", 2),
+        "prompt": lambda: Prompt("Hi", 2),
         **fields,
     }
     return Ask(model=model, **given)
@@ -245,10 +245,8 @@ def test_without_a_smaller_pool_the_answer_gets_shorter() -> None:
     route = bench.choose("large", is_bound=True).route
     assert (route.model, route.degraded, route.max_tokens) == ("large", "max_tokens", 100)
     assert bench.choose("large", min_tokens=101).route.degraded == ""
-    short = Prompt("Hi", 2, max_tokens=100)
-    assert bench.choose("large", prompt=short).route.degraded == ""
-    long = Prompt("Hi", 2, max_tokens=101)
-    assert bench.choose("large", prompt=long).route.max_tokens == 100
+    assert bench.choose("large", max_tokens=100).route.degraded == ""
+    assert bench.choose("large", max_tokens=101).route.max_tokens == 100
 
 
 def test_degrading_does_not_flap_at_the_border() -> None:

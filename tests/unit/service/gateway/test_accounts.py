@@ -15,7 +15,7 @@ from headway.core.base.errors import QueueFull, StartError, StoreUnavailable, Un
 from headway.core.tenancy import administer
 from headway.core.tenancy.account import PresentedKey, matches
 from headway.core.tenancy.administer import Author, TenantChange
-from headway.core.tenancy.book import Book
+from headway.core.tenancy.book import Book, Snapshot, changed_in
 from headway.core.tenancy.tenant import Principal, SloClass
 from headway.service.gateway import slow_checks
 from headway.service.gateway.accounts import Accounts, call_here
@@ -58,6 +58,10 @@ class Away:
     def edit(self, work: Callable[[Book], T]) -> T:
         """As the store."""
         return self.store.edit(work)
+
+    def changed(self, since: int) -> Snapshot | None:
+        """As `read`."""
+        return self.read(lambda book: changed_in(book, since))
 
 
 def made(store: MemoryAccounts | Away) -> tuple[Accounts, Counter[str], Clock]:

@@ -347,7 +347,8 @@ def test_other_parts_can_add_calls_of_their_own() -> None:
             return Page(200, json.dumps(said).encode())
 
         access = Access(
-            admin_keys=(KEY,), admin_routes=(AdminRoute("GET", "/admin/usage/{name}", usage),)
+            admin_keys=(KEY,),
+            admin_routes=(AdminRoute("GET", "/admin/usage/{name}", usage, ("by",)),),
         )
         async with site(access=access) as here:
             answer = await here.client.get("/admin/usage/acme?by=day", headers=ADMIN)

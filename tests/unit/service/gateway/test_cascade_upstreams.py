@@ -39,7 +39,7 @@ from tests.upstreams import (
 from tests.upstreams import Script as UpstreamScript
 
 ROUTES = {"names": [{"name": "careful", "cascade": {"first": "m", "then": "own"}}]}
-TWO = {"names": [{"name": "careful", "cascade": {"first": "m", "then": "big"}}]}
+TWO: dict[str, Any] = {"names": [{"name": "careful", "cascade": {"first": "m", "then": "big"}}]}
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
 SAID = "small talk"
 
@@ -81,10 +81,13 @@ def replying(script: Script) -> FakeReplica:
 
 @asynccontextmanager
 async def two(
-    first: UpstreamScript, second: UpstreamScript, **more: Any
+    first: UpstreamScript,
+    second: UpstreamScript,
+    routes: Mapping[str, object] | None = None,
+    **more: Any,
 ) -> AsyncGenerator[tuple[Front, FakeUpstream, FakeUpstream]]:
     """A gateway in front of two other servers: `m`, and `big` behind it."""
-    table = msgspec.convert(TWO, RoutesSettings)
+    table = msgspec.convert(routes or TWO, RoutesSettings)
     async with upstream(first) as small, upstream(second) as big:
         pool = UpstreamPool(UpstreamSettings(name="big", url=big.url), None, None, SystemClock())
         beside = [UpstreamNeeds(pool, 1)]
@@ -215,6 +218,53 @@ def test_a_doubtful_answer_of_another_server_goes_out_when_the_second_is_too_bus
             assert (streamed(found) if stream else text_of(found)) == SAID
             assert told(found)["degraded"] == "model"
             assert told(found)["model"] == "m"
+
+    run(scenario())
+
+
+async def breaking(seen: Seen, pen: Pen) -> None:
+    """A script: it stops in the middle of its answer, which it was asked to stream."""
+    await pen.begin()
+    await pen.events(chunk("lar"))
+    await pen.end()
+
+
+@pytest.mark.spec("J6")
+@pytest.mark.parametrize("has_text", [False, True])
+def test_a_doubtful_whole_answer_goes_out_when_the_second_server_stops_in_its_midst(
+    has_text: bool,
+) -> None:
+    text: dict[str, Any] = {"degrade": {"answer": "Later.", "answer_after_s": 60}}
+    routes = TWO | (text if has_text else {})
+
+    async def scenario() -> None:
+        ledger = Kept()
+        books = Books(Reserved(), ledger, Prices(), time.time, "g")
+        async with two(scoring(-2.0), breaking, routes=routes, books=books) as (here, *_):
+            found = await ask(here, "careful")
+            assert text_of(found) == SAID
+            assert (told(found)["model"], told(found)["degraded"]) == ("m", "model")
+            record = await ledger.one()
+            assert record.completion_tokens == record.sent_tokens + has_text  # of the second's
+            assert record.cost == found.json()["usage"]["total_tokens"]
+
+    run(scenario())
+
+
+@pytest.mark.spec("B4")
+def test_a_whole_answer_that_stops_in_its_midst_is_helped_out_and_its_waste_is_free() -> None:
+    routes = {"degrade": {"smaller": {"big": "m"}, "answer": "Later.", "answer_after_s": 60}}
+
+    async def scenario() -> None:
+        ledger = Kept()
+        books = Books(Reserved(), ledger, Prices(), time.time, "g")
+        async with two(hello, breaking, routes=routes, books=books) as (here, *_):
+            found = await ask(here, "big")
+            assert text_of(found) == "Hello"
+            assert (told(found)["model"], told(found)["degraded"]) == ("m", "model")
+            record = await ledger.one()
+            assert record.completion_tokens == record.sent_tokens + 1
+            assert record.cost == found.json()["usage"]["total_tokens"]
 
     run(scenario())
 

@@ -34,7 +34,7 @@ class Cooling(FakeReplica):
         return await super().hold(request_id, budget_s)
 
 
-@pytest.mark.spec("C6")
+@pytest.mark.spec("C3")
 def test_overload_03_who_must_wait_is_told_how_long_by_the_header_and_nothing_is_sent() -> None:
     async def scenario() -> None:
         first, other = Cooling(), Cooling()
@@ -117,7 +117,7 @@ class Limited:
         await pen.answer(429, error, f"retry-after: {self.retry_after}")
 
 
-@pytest.mark.spec("B6")
+@pytest.mark.spec("C3")
 def test_overload_03_servers_that_cool_down_are_left_alone_until_the_first_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -71,12 +71,13 @@ def test_a_stream_that_has_begun_sends_its_header_once() -> None:
 class Direct:
     """Takes what may leave at once."""
 
-    has_body = False
-
     def __init__(self) -> None:
         self.begun: list[tuple[list[tuple[bytes, bytes]], bytes]] = []
         self.pushed: list[bytes] = []
         self.may_write = True
+
+    def take_body(self) -> bytes | None:
+        return None
 
     def begin(self, headers: Iterable[tuple[bytes, bytes]], data: bytes) -> bool:
         if self.may_write:

@@ -299,6 +299,6 @@ def test_the_failure_of_a_helper_ends_the_work_and_is_raised() -> None:
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
-            await Flights().run(exchange(stays), asyncio.sleep(600), helper())
+            await Flights().run(exchange(stays), asyncio.sleep(600), helper)
 
     run(scenario())

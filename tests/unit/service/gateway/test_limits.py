@@ -292,7 +292,7 @@ def test_who_leaves_while_the_store_is_asked_gives_back_what_it_granted() -> Non
             await until(lambda: here.num_connections == 0)
             store.may.set()
             here.replica.script = say_hello
-            await until(lambda: not here.gateway._flights._num_open)
+            await until(lambda: not here.gateway._flights.num_open)
             answer = await ask(here, max_tokens=500)
             assert answer.status_code == 200
             assert len(here.replica.requests) == 1, "the one that left was never sent"

@@ -232,7 +232,7 @@ def test_a_streamed_answer_is_recorded_to_the_token_as_one_in_one_piece(path: st
                 found.append((record.prompt_tokens, record.completion_tokens, record.sent_tokens))
                 opened = [(each.id, each.outcome, each.prompt_tokens) for each in kept.begun]
                 assert opened == [(record.id, "lost", 0), (record.id, "lost", 2)]
-                assert [each.route for each in kept.begun] == [None, record.route]
+                assert [each.route for each in kept.begun] == [record.route, record.route]
         assert set(found) == {(2, 3, 3)}
 
     run(scenario())
@@ -287,6 +287,29 @@ def test_a_request_that_its_client_must_change_is_recorded_and_costs_nothing(
             assert record.error_code == (code or error["code"] or "")
             assert (record.prompt_tokens, record.completion_tokens, record.cost) == (0, 0, 0)
             assert {each.prompt_tokens for each in kept.begun} <= {0}
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("by_s", [3600.0, -3600.0])
+def test_what_a_request_took_does_not_depend_on_a_clock_that_is_set_meanwhile(by_s: float) -> None:
+    async def scenario() -> None:
+        kept, set_by = Kept(), 0.0
+        set_clock = books(kept)._replace(wall_clock=lambda: time.time() + set_by)
+
+        def script(replica: FakeReplica, request: EngineRequest) -> None:
+            nonlocal set_by
+            set_by = by_s
+            say_hello(replica, request)
+
+        replica = FakeReplica()
+        replica.script = script
+        async with site(replica=replica, books=set_clock, settings=TENANTED) as here:
+            assert (await here.client.post(CHAT, json=HI, headers=KEY)).status_code == 200
+            record = await kept.one()
+            assert record.first_token_s is not None
+            assert record.first_token_s <= record.took_s < DEADLINE_S
+            assert abs(record.began - time.time()) < DEADLINE_S
 
     run(scenario())
 

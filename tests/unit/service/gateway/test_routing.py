@@ -387,6 +387,26 @@ def test_a_model_that_refuses_is_helped_out_and_the_answer_says_so() -> None:
     run(scenario())
 
 
+@pytest.mark.spec("B4")
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_helper_that_refuses_too_is_helped_out_by_its_own(stream: bool) -> None:
+    chain = {"degrade": {"smaller": {"big": "mid", "mid": "m"}}}
+
+    async def scenario() -> None:
+        small, full = answering(saying("small")), answering(refusing("queue_full"))
+        others: Others = {BIG: answering(refusing("deadline_unmeetable")), MIDDLE: full}
+        async with site(replica=small, others=others, routes=chain) as here:
+            answer = await ask(here, "large", stream=stream)
+            assert (streamed(answer) if stream else text_of(answer)) == "small"
+            assert (told(answer)["model"], told(answer)["degraded"]) == ("m", "model")
+            assert await here.outcomes() == {"ok": 1}
+            small.script = refusing("queue_full")
+            refused = await ask(here, "large", stream=stream)
+            assert refused.json()["error"]["code"] == "deadline_unmeetable"
+
+    run(scenario())
+
+
 def test_what_names_token_ids_is_never_taken_to_another_model() -> None:
     async def scenario() -> None:
         small, big = answering(), answering(refusing("queue_full"))

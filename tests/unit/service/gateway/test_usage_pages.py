@@ -36,7 +36,7 @@ async def admin(*records: Any) -> AsyncGenerator[httpx.AsyncClient]:
 
 
 SOME = (
-    record("a", cost=1),
+    record("a", cost=1, shown_id="svc/shown:a+1"),
     record("b", cost=2, tenant="beta", route=Route(model="other")),
     record("c", cost=4, began=NOON + 86400),
 )
@@ -81,7 +81,7 @@ def test_usage_is_answered_as_csv_too() -> None:
 
 
 @pytest.mark.spec("M6")
-@pytest.mark.parametrize("name", ["a", "shown-a"])
+@pytest.mark.parametrize("name", ["a", "svc/shown:a+1", "svc%2Fshown%3Aa%2B1"])
 def test_a_request_is_explained_by_our_id_and_by_the_clients(name: str) -> None:
     async def scenario() -> None:
         async with admin(*SOME) as client:
@@ -119,7 +119,15 @@ def test_requests_are_listed_page_by_page() -> None:
         ("/admin/usage?group_by=prompt", 400, "group_by"),
         ("/admin/usage?from=yesterday", 400, "from"),
         ("/admin/usage?to=2026-13-01", 400, "to"),
+        ("/admin/usage?from=2026-12&to=2026-11", 400, "to"),
+        ("/admin/usage/", 404, None),
+        ("/admin/requests/", 404, None),
         ("/admin/usage?format=xml", 400, "format"),
+        ("/admin/usage?by=tenant", 400, "by"),
+        ("/admin/usage?since=2026-12", 400, "since"),
+        ("/admin/usage?tenant=", 400, "tenant"),
+        ("/admin/requests?from=2026-12", 400, "from"),
+        ("/admin/requests/a?format=csv", 400, "format"),
         ("/admin/requests?outcome=good", 400, "outcome"),
         ("/admin/requests?before=x_y", 400, "before"),
         ("/admin/requests?before=nan_y", 400, "before"),

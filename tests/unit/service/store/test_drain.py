@@ -1,6 +1,8 @@
 """From the spool into the store: batches, stores that are away, and what dead gateways left."""
 
 import os
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -268,6 +270,41 @@ def test_the_thread_writes_what_comes_and_ends_with_everything_written(root: Pat
     assert not (root / "mine").exists()
 
 
+def test_the_first_question_waits_for_what_a_dead_gateway_had_left(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = Bench(root, "dead")
+    dead.spool.closed(record("a"))
+    dead.die()
+    bench = Bench(root)
+    asked = threading.Event()
+    add = bench.store.add
+
+    def adds(records: Any) -> None:
+        assert asked.wait(10.0)
+        add(records)
+
+    monkeypatch.setattr(bench.store, "add", adds)
+    bench.drain.start()
+    assert not bench.drain.flush(0.05)
+    asked.set()
+    assert bench.drain.flush(10.0)
+    assert bench.ids == ["a"]
+    bench.drain.stop(10.0)
+
+
+def test_a_question_waits_for_what_the_spool_did_not_take_too(root: Path) -> None:
+    bench = Bench(root)
+    bench.store.is_away = True
+    bench.drain.start()
+    bench.spool.beside.append(record("a"))
+    assert not bench.drain.flush(0.05)
+    bench.store.is_away = False
+    assert bench.drain.flush(10.0)
+    assert bench.ids == ["a"]
+    bench.drain.stop(10.0)
+
+
 def test_what_cannot_be_written_at_the_end_stays_for_the_next_start(root: Path) -> None:
     bench = Bench(root)
     bench.store.is_away = True
@@ -294,3 +331,61 @@ def test_the_route_of_a_lost_request_is_what_was_known(root: Path) -> None:
     found = bench.store.find("a")
     assert found is not None
     assert found.route == route
+
+
+@pytest.mark.spec("A9")
+def test_a_spool_that_cannot_be_read_keeps_nobody_elses_from_the_store(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, dead = Bench(root, "a-broken"), Bench(root, "dead")
+    broken.spool.closed(record("there"))
+    (root / "a-broken" / "slots").unlink()
+    (root / "a-broken" / "slots").mkdir()  # for the disk that gives an error
+    dead.spool.closed(record("closed"))
+    for each in (broken, dead):
+        each.die()
+    bench = Bench(root)
+    bench.drain.take_over()
+    assert bench.ids == ["closed"]
+    assert sorted(each.name for each in root.iterdir()) == ["a-broken", "mine"]
+    (told,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert told.message == "ledger_spool_not_taken_over"
+    assert vars(told)["spool"] == str(root / "a-broken")
+    assert vars(told)["reason"] == "Is a directory"
+    (root / "a-broken" / "slots").rmdir()  # once it can be read
+    bench.drain.take_over()
+    assert sorted(bench.ids) == ["closed", "there"]
+
+
+def test_a_clock_that_is_set_back_keeps_nobody_from_what_others_left(root: Path) -> None:
+    def leave(name: str) -> None:
+        dead = Bench(root, f"dead-{name}")
+        dead.spool.closed(record(name))
+        dead.die()
+
+    def wait_for(*names: str) -> None:
+        deadline = time.monotonic() + 10.0
+        while not set(names) <= set(bench.ids) and time.monotonic() < deadline:
+            bench.drain.flush(0.01)  # wakes the thread
+        assert set(names) <= set(bench.ids)
+
+    leave("a")
+    bench = Bench(root)
+    bench.drain.start()
+    wait_for("a")
+    leave("b")
+    bench.now -= DAY_S
+    wait_for("b")
+    bench.drain.stop(10.0)
+
+
+def test_records_that_nothing_has_taken_at_the_end_are_told_of(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(root)
+    bench.store.is_away = True
+    bench.drain.start()
+    bench.spool.beside.extend([record("a"), record("b")])
+    bench.drain.stop(10.0)
+    (told,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert (told.message, vars(told)["records"]) == ("ledger_dropped", 2)

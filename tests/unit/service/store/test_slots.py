@@ -1,3 +1,4 @@
+import struct
 from pathlib import Path
 
 from headway.service.store.slots import FIRST_SLOTS, Progress, Slots, read_progress
@@ -46,3 +47,9 @@ def test_a_file_that_is_too_short_says_that_nothing_was_sent() -> None:
 def test_only_the_user_may_read_it(tmp_path: Path) -> None:
     Slots(tmp_path / "slots").close()
     assert (tmp_path / "slots").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_slot_that_no_request_can_have_written_says_that_nothing_was_sent() -> None:
+    damaged = struct.pack("=4Q", 3, 2**63 + 3, 3, 4)
+    assert read_progress(damaged, 0) == Progress(0, 0)
+    assert read_progress(damaged, 1) == Progress(3, 4)

@@ -61,6 +61,7 @@ def test_a_server_that_refuses_stream_options_gets_none() -> None:
     assert "stream_options" not in body
 
 
+@pytest.mark.spec("M12")
 @pytest.mark.parametrize("kind", [Kind.VLLM, Kind.SGLANG, Kind.HEADWAY])
 def test_tenants_never_share_cached_blocks_of_the_upstream(kind: Kind) -> None:
     salts = [
@@ -112,14 +113,12 @@ def test_security_ssrf_01_images_go_only_where_they_are_taken_and_only_by_value(
 
 def test_the_head_has_our_credentials_and_what_the_operator_adds() -> None:
     settings = made(headers={"X-Team": "a"})
-    head = outgoing_head(
-        Endpoint.of("http://h:1"), "/chat/completions", settings, "key", {"x-request-id": "1"}
-    )
+    head = outgoing_head(Endpoint.of("http://h:1"), "/chat/completions", settings, "key")
     lines = head.split("\r\n")
     assert lines[0] == "POST /v1/chat/completions HTTP/1.1"
     assert "authorization: Bearer key" in lines
     assert "x-team: a" in lines
-    assert "x-request-id: 1" in lines
+    assert lines[-1] == "", "further lines may follow"
 
 
 @pytest.mark.parametrize(
@@ -136,4 +135,4 @@ def test_the_head_has_our_credentials_and_what_the_operator_adds() -> None:
 def test_security_headers_auth_01_only_tracing_headers_of_a_client_go_on(
     name: str, value: str, passes: bool
 ) -> None:
-    assert passed_headers({name: value}) == ({name: value} if passes else {})
+    assert passed_headers({name: value}.get) == ({name: value} if passes else {})
