@@ -309,8 +309,10 @@ class Drain:
                 "ledger_store_is_away", extra={"reason": error.message, "spool": spool_bytes}
             )
         counts.is_away = True
-        # What waits for long is to survive the machine's power too.
-        self._needs.spool.sync()
+        try:  # what waits for long is to survive the machine's power too
+            self._needs.spool.sync()
+        except OSError as problem:  # of the disk: it survives a kill all the same
+            log.warning("ledger_not_synced", extra={"reason": problem.strerror or str(problem)})
 
 
 class _Rounds:

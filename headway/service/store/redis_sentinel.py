@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -93,7 +94,7 @@ class SentinelNodes:
 
     async def _named_by(self, sentinel: Redis) -> Address:
         """Where it says that the primary is, which says so too."""
-        named = await sentinel.sentinel_get_master_addr_by_name(self._service)
+        named: Any = await sentinel.sentinel_get_master_addr_by_name(self._service)
         if named is None:
             raise RedisConnectionError(f"a sentinel knows no service {self._service!r}")
         host, port = named

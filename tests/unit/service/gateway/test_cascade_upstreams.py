@@ -222,7 +222,7 @@ def test_a_doubtful_answer_of_another_server_goes_out_when_the_second_is_too_bus
     run(scenario())
 
 
-async def breaking(seen: Seen, pen: Pen) -> None:
+async def stopping(seen: Seen, pen: Pen) -> None:
     """A script: it stops in the middle of its answer, which it was asked to stream."""
     await pen.begin()
     await pen.events(chunk("lar"))
@@ -240,7 +240,7 @@ def test_a_doubtful_whole_answer_goes_out_when_the_second_server_stops_in_its_mi
     async def scenario() -> None:
         ledger = Kept()
         books = Books(Reserved(), ledger, Prices(), time.time, "g")
-        async with two(scoring(-2.0), breaking, routes=routes, books=books) as (here, *_):
+        async with two(scoring(-2.0), stopping, routes=routes, books=books) as (here, *_):
             found = await ask(here, "careful")
             assert text_of(found) == SAID
             assert (told(found)["model"], told(found)["degraded"]) == ("m", "model")
@@ -258,7 +258,7 @@ def test_a_whole_answer_that_stops_in_its_midst_is_helped_out_and_its_waste_is_f
     async def scenario() -> None:
         ledger = Kept()
         books = Books(Reserved(), ledger, Prices(), time.time, "g")
-        async with two(hello, breaking, routes=routes, books=books) as (here, *_):
+        async with two(hello, stopping, routes=routes, books=books) as (here, *_):
             found = await ask(here, "big")
             assert text_of(found) == "Hello"
             assert (told(found)["model"], told(found)["degraded"]) == ("m", "model")

@@ -1,5 +1,6 @@
 """From the spool into the store: batches, stores that are away, and what dead gateways left."""
 
+import errno
 import os
 import threading
 import time
@@ -302,6 +303,28 @@ def test_a_question_waits_for_what_the_spool_did_not_take_too(root: Path) -> Non
     bench.store.is_away = False
     assert bench.drain.flush(10.0)
     assert bench.ids == ["a"]
+    bench.drain.stop(10.0)
+
+
+def test_a_disk_that_cannot_be_synced_while_the_store_is_away_ends_nothing(
+    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    dead = Bench(root, "dead")  # so that it is not its own record that meets the store first
+    dead.spool.closed(record("a"))
+    dead.die()
+    bench = Bench(root)
+    monkeypatch.setattr(bench.spool, "sync", fails)
+    bench.store.is_away = True
+    bench.drain.start()
+    assert not bench.drain.flush(0.05)
+    bench.store.is_away = False
+    assert bench.drain.flush(10.0)
+    assert bench.ids == ["a"]
+    told = {each.message: vars(each).get("reason") for each in caplog.records}
+    assert told["ledger_not_synced"] == "No space left on device"
     bench.drain.stop(10.0)
 
 
