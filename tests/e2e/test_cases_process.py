@@ -72,9 +72,7 @@ def num_ended(server: Server, outcome: str) -> float:
 
 @pytest.mark.spec("A8")
 @pytest.mark.parametrize("stream", [False, True])
-def test_cancel_01_a_client_that_leaves_frees_the_only_slot(
-    one_slot: Server, stream: bool
-) -> None:
+def test_cancel_01_a_client_that_leaves_frees_the_only_slot(one_slot: Server, stream: bool) -> None:
     server, before = one_slot, num_ended(one_slot, "cancelled")
     send_and_leave(server, long_ask(8000, stream=stream), lambda: num_running(server) == 1)
     began = time.monotonic()
