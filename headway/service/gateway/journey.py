@@ -153,6 +153,7 @@ class Journey:
         """
         if asked is not None:
             return max_tokens
+        self.notes.is_open_ended = True
         return min(max_tokens, self._books.rules.table.settings.reserve_tokens)
 
     def may_call(self, models: Sequence[str]) -> None:
@@ -191,13 +192,33 @@ class Journey:
         self.notes.is_sized = True
         claim, books = self._claim, self._books
         if claim is not None and self.route is not None:
-            models = self.notes.models or (self.route.model,)
-            cost = sum(books.pricing.cost(each, prompt_tokens, 0, max_tokens) for each in models)
-            tokens = len(models) * (prompt_tokens + max_tokens)
-            self._claim = claim = msgspec.structs.replace(claim, tokens=tokens, cost=cost)
+            self._claim = claim = self._sized(claim, prompt_tokens, max_tokens)
             if claim.limits.depend_on_size:
                 self._check(await _to_the_end(books.limits.reserve(claim, books.wall_clock())))
         self._open_soon(Size(prompt_tokens, max_tokens))
+
+    def _sized(self, claim: Claim, prompt_tokens: int, max_tokens: int) -> Claim:
+        """The claim with the most that it may use, all models together that may work on it.
+
+        Who asks for no length is not refused for what was assumed: its prompt alone has to fit into
+        limits that are smaller than that.
+        """
+        assert self.route is not None, "its size is told by where it goes"
+        models = self.notes.models or (self.route.model,)
+
+        def cost(completion: int) -> int:
+            price = self._books.pricing.cost
+            return sum(price(each, prompt_tokens, 0, completion) for each in models)
+
+        tokens, most = len(models) * (prompt_tokens + max_tokens), cost(max_tokens)
+        if self.notes.is_open_ended:
+            limits = claim.limits
+            if limits.tokens_per_minute is not None:
+                prompts = len(models) * prompt_tokens
+                tokens = max(prompts, min(tokens, limits.tokens_per_minute))
+            if limits.monthly_budget is not None:
+                most = max(cost(0), min(most, limits.monthly_budget))
+        return msgspec.structs.replace(claim, tokens=tokens, cost=most)
 
     def sent(self, requests: Sequence[EngineRequest]) -> None:
         """These went to the engine for it."""

@@ -40,6 +40,7 @@ class Notes:
     took_s: float | None = None  # set at its end
     models: Sequence[str] = ()  # that it may be sent to, where that is not only its route
     is_sized: bool = False
+    is_open_ended: bool = False  # its client asks for no length
     dropped: Made = NOTHING  # for an answer that the client did not get, as another one went on
     # Of cancelled engine requests: their ends will come here.
     boxes: Mapping[str, Mailbox] = field(default_factory=dict)

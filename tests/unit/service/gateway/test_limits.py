@@ -236,6 +236,19 @@ def test_without_max_tokens_a_default_is_reserved_and_the_whole_context_allowed(
     run(scenario())
 
 
+def test_who_asks_for_no_length_is_not_refused_for_the_default_one() -> None:
+    async def scenario() -> None:
+        async with limited(replica=talking(), tokens_per_minute=10, reserve_tokens=20) as here:
+            fits = await ask(here)
+            assert (fits.status_code, of_limits(fits.headers)["remaining-tokens"]) == (200, "0")
+            told = await ask(here, max_tokens=20)
+            assert (told.status_code, "too large" in told.json()["error"]["message"]) == (429, True)
+        async with limited(replica=talking(), tokens_per_minute=1, reserve_tokens=20) as here:
+            assert (await ask(here)).status_code == 429, "its prompt has two tokens"
+
+    run(scenario())
+
+
 def test_each_choice_is_reserved_for() -> None:
     async def scenario() -> None:
         async with limited(replica=talking(), tokens_per_minute=6000) as here:
