@@ -20,14 +20,17 @@ from headway.app.admin_desk import (
 )
 from headway.app.admin_show import remark, show
 from headway.app.stores import open_database_of
+from headway.core.tenancy.account import KEY_ID, id_in
+from headway.core.tenancy.administer import MAX_SHOWN
 from headway.core.tenancy.limits import Limits
-from headway.core.tenancy.tenant import NAMES
+from headway.core.tenancy.tenant import NAMES, TENANT_NAME
 from headway.service.store.settings import url_of
 
 EXIT_OK, EXIT_REFUSED = 0, 1
 LENGTH = re.compile(r"(\d{1,9})([smhd]?)")
 SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 DAY_S = 86400.0
+ALL = "all"  # in place of a model's name
 
 
 class Command(NamedTuple):
@@ -158,31 +161,31 @@ def _set_tenant(desk: Desk, chosen: argparse.Namespace) -> Any:
     change = _change(chosen)
     if not change:
         raise Refused("nothing to set; see --help")
-    return desk.call("PATCH", f"/admin/tenants/{chosen.name}", change)
+    return desk.call("PATCH", _tenant(chosen.name), change)
 
 
 def _delete_tenant(desk: Desk, chosen: argparse.Namespace) -> Any:
     _be_sure(chosen, "removes the tenant and its keys")
-    return desk.call("DELETE", f"/admin/tenants/{chosen.name}")
+    return desk.call("DELETE", _tenant(chosen.name))
 
 
 def _erase_tenant(desk: Desk, chosen: argparse.Namespace) -> Any:
     _be_sure(chosen, "removes all that is kept about the tenant, its usage too")
-    return desk.call("POST", f"/admin/tenants/{chosen.name}/erase", {"confirm": chosen.name})
+    return desk.call("POST", _tenant(chosen.name, "/erase"), {"confirm": chosen.name})
 
 
 def _create_key(desk: Desk, chosen: argparse.Namespace) -> Any:
     body = {"label": chosen.label, "expires_in_s": chosen.expires_in}
-    return desk.call("POST", f"/admin/tenants/{chosen.tenant}/keys", body)
+    return desk.call("POST", _tenant(chosen.tenant, "/keys"), body)
 
 
 def _list_keys(desk: Desk, chosen: argparse.Namespace) -> Any:
     all_keys = chosen.tenant is None
-    return desk.call("GET", "/admin/keys" if all_keys else f"/admin/tenants/{chosen.tenant}/keys")
+    return desk.call("GET", "/admin/keys" if all_keys else _tenant(chosen.tenant, "/keys"))
 
 
 def _rotate_key(desk: Desk, chosen: argparse.Namespace) -> Any:
-    return desk.call("POST", f"/admin/keys/{chosen.id}/rotate", {"overlap_s": chosen.overlap})
+    return desk.call("POST", _key(chosen.id, "/rotate"), {"overlap_s": chosen.overlap})
 
 
 def _audit(desk: Desk, chosen: argparse.Namespace) -> Any:
@@ -192,13 +195,11 @@ def _audit(desk: Desk, chosen: argparse.Namespace) -> Any:
 
 
 def _get(ending: str = "") -> Callable[[Desk, argparse.Namespace], Any]:
-    return lambda desk, chosen: desk.call("GET", f"/admin/tenants/{chosen.name}{ending}")
+    return lambda desk, chosen: desk.call("GET", _tenant(chosen.name, ending))
 
 
 def _disable(is_disabled: bool) -> Callable[[Desk, argparse.Namespace], Any]:
-    return lambda desk, chosen: desk.call(
-        "PATCH", f"/admin/tenants/{chosen.name}", {"disabled": is_disabled}
-    )
+    return lambda desk, chosen: desk.call("PATCH", _tenant(chosen.name), {"disabled": is_disabled})
 
 
 def _change(chosen: argparse.Namespace) -> dict[str, Any]:
@@ -209,14 +210,33 @@ def _change(chosen: argparse.Namespace) -> dict[str, Any]:
         if (value := getattr(chosen, field)) is not None
     }
     models = chosen.models
+    if models is not None and ALL in models and len(models) > 1:
+        raise Refused(f"--model {ALL} means every model; give it alone, or the others")
     given = {
         "class": chosen.slo_class,
         "weight": chosen.weight,
         "limits": limits or None,
-        "models": [] if models == ["all"] else models,
+        "models": [] if models == [ALL] else models,
         "may_degrade": chosen.may_degrade,
     }
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _tenant(name: str, ending: str = "") -> str:
+    """Path of a tenant's calls; raises Refused for what would be another path."""
+    if not TENANT_NAME.fullmatch(name):
+        raise Refused(f"There is no tenant {name[:MAX_SHOWN]!r}.")
+    return f"/admin/tenants/{name}{ending}"
+
+
+def _key(key_id: str, ending: str) -> str:
+    """The same of a key; a whole one is not sent anywhere, as it would stand in logs."""
+    given = id_in(key_id)
+    if given is not None:
+        raise Refused(f"That is more than the id of a key: give {given!r} alone.")
+    if not KEY_ID.fullmatch(key_id):
+        raise Refused(f"There is no key with the id {key_id[:MAX_SHOWN]!r}.")
+    return f"/admin/keys/{key_id}{ending}"
 
 
 def _be_sure(chosen: argparse.Namespace, what: str) -> None:
@@ -266,7 +286,7 @@ COMMANDS: Mapping[str, Mapping[str, Command]] = {
         "revoke": Command(
             "refuse it from now on",
             _declare_key_id,
-            lambda desk, chosen: desk.call("POST", f"/admin/keys/{chosen.id}/revoke"),
+            lambda desk, chosen: desk.call("POST", _key(chosen.id, "/revoke")),
         ),
     },
     "audit": {"list": Command("who changed what, newest first", _declare_audit, _audit)},

@@ -16,6 +16,7 @@ from headway.core.base.errors import HeadwayError, InvalidSetting, StartError
 from headway.core.tenancy.book import AccountStore
 from headway.service.gateway.accounts import Accounts, call_here
 from headway.service.gateway.admin import AccountPages
+from headway.service.gateway.admin_keys import check_admin_keys
 from headway.service.gateway.admin_routes import AdminCall, AdminTable
 from headway.service.store.settings import path_of
 
@@ -71,12 +72,17 @@ class HttpDesk:
     """A running server, by its admin key."""
 
     def __init__(self, url: str, key: str) -> None:
+        """Raises InvalidSetting for what cannot be sent."""
         self._url = url.rstrip("/")
-        self._client = httpx.Client(
-            base_url=self._url,
-            headers={"Authorization": f"Bearer {key}"},
-            timeout=TIMEOUT_S,
-        )
+        check_admin_keys([key], [])
+        try:
+            self._client = httpx.Client(
+                base_url=self._url,
+                headers={"Authorization": f"Bearer {key}"},
+                timeout=TIMEOUT_S,
+            )
+        except httpx.InvalidURL as error:
+            raise InvalidSetting("--url", f"{url[:200]!r} is no URL: {error}") from None
 
     def close(self) -> None:
         """Give up the connection."""
@@ -90,19 +96,19 @@ class HttpDesk:
         query: Mapping[str, str] | None = None,
     ) -> Any:
         """As `Desk.call`; raises StartError when no server answers."""
+        # The server's own words for what JSON cannot carry (nan), not the client library's.
+        content = None if body is None else json.dumps(dict(body)).encode()
         try:
-            answer = self._client.request(
-                method, quote(path), json=None if body is None else dict(body), params=query
-            )
-        except httpx.HTTPError as error:
+            answer = self._client.request(method, quote(path), content=content, params=query)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise StartError(f"{self._url}: no server answers there: {error}") from None
         try:
-            content = answer.json()
+            found = answer.json()
         except ValueError:
             raise Refused(f"{self._url} answered {answer.status_code} without JSON") from None
         if answer.is_success:
-            return content
-        problem = content.get("error", {}) if isinstance(content, dict) else {}
+            return found
+        problem = found.get("error", {}) if isinstance(found, dict) else {}
         hint = (
             " (is /admin switched on there, with --admin-key?)"
             if (

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+NO_DATE_S = 253402300800  # 10000-01-01: calendars here end before it
+
 Columns = Mapping[str, Callable[[Mapping[str, Any]], str]]
 
 
@@ -55,6 +57,8 @@ def _limits(tenant: Mapping[str, Any]) -> str:
 
 
 def _time(seconds: float) -> str:
+    if seconds >= NO_DATE_S:
+        return "after the year 9999"
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 

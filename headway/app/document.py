@@ -16,12 +16,13 @@ from yaml.constructor import ConstructorError
 from yaml.error import MarkedYAMLError
 from yaml.reader import ReaderError
 
+from headway.app.misfit import Place, misfit
 from headway.core.base.errors import InvalidSetting
 
-Place = tuple[str | int, ...]  # ("models", 0, "load")
 T = TypeVar("T")
 MAX_PLACES = 100_000  # keys and entries, those behind each alias counted each time
 TEXT_TAGS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")
+INDEX = re.compile(r"\[(\d+)\]")
 AT_LINE = re.compile(r" ?\(at line (\d+), column \d+\)")
 
 
@@ -43,6 +44,28 @@ class Document:
         line = f":{self._lines[near]}" if near else ""
         return f"{self.path}{line}: {dotted(place)}"
 
+    def place_of(self, field: str) -> Place:
+        """The place that a text as `prices.models.Qwen2.5.prompt` names: keys may have dots."""
+        place: Place = ()
+        while field:
+            step, field = self._step(place, field)
+            place = (*place, step)
+        return place
+
+    def _step(self, place: Place, field: str) -> tuple[str | int, str]:
+        """The next step below a place, and what is left of the text."""
+        index = INDEX.match(field)
+        if index is not None:
+            return int(index[1]), field[index.end() :].removeprefix(".")
+        below = [each[-1] for each in self._lines if each[:-1] == place]
+        fits = [
+            key
+            for key in below
+            if isinstance(key, str) and (field == key or field.startswith((f"{key}.", f"{key}[")))
+        ]
+        key = max(fits, key=len, default="") or re.split(r"[.\[]", field, maxsplit=1)[0] or field
+        return key, field.removeprefix(key).removeprefix(".")
+
     def convert(self, name: str, kind: type[T]) -> T:
         """A part of the file as a struct; raises InvalidSetting, which names the field.
 
@@ -52,7 +75,7 @@ class Document:
         try:
             return msgspec.convert({} if raw is None else raw, kind)
         except msgspec.ValidationError as error:
-            reason, place = explained(error)
+            reason, place = misfit({} if raw is None else raw, kind, error)
             raise InvalidSetting(self.where(name, *place), reason) from None
 
 
@@ -161,23 +184,6 @@ def _lines(path: str, node: yaml.Node, place: Place) -> Iterator[tuple[Place, in
             seen[key.value] = line
             yield below, line
             yield from _lines(path, child, below)
-
-
-def explained(error: msgspec.ValidationError) -> tuple[str, Place]:
-    """msgspec's message without its path, and the path."""
-    text, _, path = str(error).rpartition(" - at `")
-    if not text:
-        text, path = path, ""
-    place: list[str | int] = []
-    for part in path.rstrip("`").removeprefix("$").replace("[", ".[").split("."):
-        if part.startswith("["):
-            inner = part.strip("[]")
-            if not inner.isdigit():  # "..." stands for any key: the place ends here
-                break
-            place.append(int(inner))
-        elif part:
-            place.append(part)
-    return text[:1].lower() + text[1:], tuple(place)
 
 
 def _why_unread(error: OSError | UnicodeDecodeError) -> str:

@@ -16,7 +16,8 @@ from functools import partial
 
 import msgspec
 
-from headway.app.document import Document, explained
+from headway.app.document import Document
+from headway.app.misfit import misfit
 from headway.app.option import Option, Value
 from headway.app.options import BY_KEY, OF_A_MODEL
 from headway.core.base.errors import InvalidSetting
@@ -81,20 +82,22 @@ def _entry(content: object, where: Where) -> Values:
         raise InvalidSetting(where(), f"must hold keys and values, got {content!r}")
     own = {str(key): value for key, value in content.items() if key != UPSTREAM}
     found = _read(own.items(), where)
-    if content.get(UPSTREAM) is not None:
+    if UPSTREAM in content:
         found[UPSTREAM] = _upstream(content[UPSTREAM], found, where)
     return found
 
 
 def _upstream(content: object, entry: Values, where: Where) -> UpstreamSettings:
     """What an entry says of other servers; beside it stand its names alone."""
+    if content is None:  # not the same as left out: the built-in model would answer in its place
+        raise InvalidSetting(where(UPSTREAM), "is empty; give the server's url, or leave it out")
     others = sorted(set(entry) - {"served_model_name"})
     if others:
         raise InvalidSetting(where(others[0]), "is of no use to a model with `upstream`")
     try:
         upstream = msgspec.convert(content, UpstreamSettings)
     except msgspec.ValidationError as error:
-        reason, place = explained(error)
+        reason, place = misfit(content, UpstreamSettings, error)
         raise InvalidSetting(where(UPSTREAM, *place), reason) from None
     names = entry.get("served_model_name", upstream.names)
     assert isinstance(names, tuple), "names are a tuple"
@@ -106,7 +109,7 @@ def _upstream(content: object, entry: Values, where: Where) -> UpstreamSettings:
     except InvalidSetting as error:
         field = error.param or UPSTREAM
         problem = error.message.removeprefix(f"{field}: ")
-        raise InvalidSetting(where(*field.split(".")), problem) from None
+        raise InvalidSetting(where(*field.split(".", 2)), problem) from None
     return upstream
 
 

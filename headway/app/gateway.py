@@ -160,8 +160,9 @@ class _Process:
         on_lost = self._limits.on_lost
         keeper = keeper_of(opened.settings, opened.stores, self._name, self._prices, on_lost)
         try:
+            self._limits.remember_by(keeper)
             if opened.settings.prices.models:  # else nothing was spent
-                await self._limits.recall(keeper)
+                await self._limits.recall_again()
             parts = self._assemble(keeper)
             try:
                 await parts.load()
@@ -204,7 +205,8 @@ class _Process:
         began = opened.given[0]
         state = ReloadState(began.file)
         parts.exporter.add_source(state.samples)
-        reach = Reach(parts.reloadable, self._models, self._prices, state)
+        recall = self._limits.recall_again
+        reach = Reach(parts.reloadable, self._models, self._prices, state, recall)
         await Reloader(began, opened.again, reach, opened.progress).run(self._reload_asked)
 
     async def _first_of(self, work: Coroutine[Any, Any, object], http: asyncio.Task[None]) -> bool:
@@ -267,6 +269,7 @@ class _Process:
                 rate_limits=self._limits.table,
                 limit_state=self._limits.state,
                 routes=settings.routes,
+                on_budgets=self._limits.recall_again,
             )
         )
 

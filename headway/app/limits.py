@@ -5,6 +5,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from headway.core.base.errors import InvalidRequest, InvalidSetting, StoreUnavailable
@@ -36,7 +37,7 @@ class TenantLimits:
         self.table = LimitTable(settings)
         self._shared: SharedLimits | None = None
         if settings.redis_url is not None:
-            self._shared = _shared(settings, settings.redis_url, gateway, self._recall_again)
+            self._shared = _shared(settings, settings.redis_url, gateway, self.recall_again)
         self._counts = self._shared or MemoryLimits()
         self._keeper: Keeper | None = None
         self.store = Underway(self._counts, time.time)
@@ -66,9 +67,13 @@ class TenantLimits:
         settled = self.store.settle(claim, used, record.cost, time.time())
         asyncio.run_coroutine_threadsafe(settled, self._loop)
 
+    def remember_by(self, keeper: Keeper | None) -> None:
+        """That ledger knows what was spent; None: nobody does."""
+        self._keeper = keeper
+
     async def recall(self, keeper: Keeper | None) -> None:
         """Count at least what the ledger knows was spent this month: counts may have been lost."""
-        self._keeper = keeper
+        self.remember_by(keeper)
         if keeper is None:
             return
         now = time.time()
@@ -91,21 +96,30 @@ class TenantLimits:
         if self._shared is not None:
             await self._shared.close()
 
-    async def _recall_again(self) -> None:
+    async def recall_again(self) -> None:
+        """The same, where counts may have been lost, or a budget is new.
+
+        What a tenant spends while it has no budget is in the ledger alone.
+        """
         await self.recall(self._keeper)
+
+
+def check_installed(settings: RateLimitSettings) -> None:
+    """Raise InvalidSetting where limits are to be in Redis, and its client is not there."""
+    if settings.redis_url is not None and find_spec("redis") is None:
+        raise InvalidSetting(
+            "--redis-url", "needs Redis's client; install it with: pip install 'headway[redis]'"
+        )
 
 
 def _shared(
     settings: RateLimitSettings, url: str, gateway: str, on_back: Callable[[], Awaitable[None]]
 ) -> "SharedLimits":
     """Imported only here: a server without Redis has no use for its client's 10 MB."""
-    try:
-        from headway.service.store.redis_limits import RedisLimits, RedisSettings
-        from headway.service.store.shared_limits import SharedLimits
-    except ModuleNotFoundError:
-        raise InvalidSetting(
-            "--redis-url", "needs Redis's client; install it with: pip install 'headway[redis]'"
-        ) from None
+    check_installed(settings)
+    from headway.service.store.redis_limits import RedisLimits, RedisSettings
+    from headway.service.store.shared_limits import SharedLimits
+
     redis = RedisSettings(url=url, prefix=settings.redis_prefix, timeout_s=settings.redis_timeout)
     store = RedisLimits(redis)
     return SharedLimits(store, gateway, share=settings.outage_share, on_back=on_back)

@@ -13,7 +13,7 @@ from headway.service.store.redis_url import check_redis_url
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?B)?", re.IGNORECASE)
 POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
-DATABASE = re.compile(r"(sqlite|postgres|postgresql|postgresql\+psycopg)://")
+DATABASE = re.compile(r"sqlite:///(?!:memory:$).+|(postgres|postgresql|postgresql\+psycopg)://.*")
 TRUE = frozenset({"1", "true", "yes", "on"})
 FALSE = frozenset({"0", "false", "no", "off"})
 MOST = 2**53  # what every part that a number is handed to can count with
@@ -37,13 +37,16 @@ def texts(value: object) -> tuple[str, ...]:
 
 
 def secrets(value: object) -> tuple[str, ...]:
-    """The same for what must not be repeated in a message."""
+    """The same for what stands in a header, and must not be repeated in a message."""
     try:
-        return texts(value)
+        found = texts(value)
     except ValueError:
         raise ValueError(
             "must be a list of texts that are not empty and have no control characters"
         ) from None
+    if not all(each.isascii() for each in found):
+        raise ValueError("must be a list of texts of ASCII characters, as headers can carry")
+    return found
 
 
 def tenants(value: object) -> tuple[str, ...]:
@@ -62,7 +65,7 @@ def targets(value: object) -> tuple[str, ...]:
 
 def database_url(value: object) -> str:
     """Of SQLite or PostgreSQL; what follows the scheme is checked when it is opened."""
-    if not isinstance(value, str) or not DATABASE.match(value) or not value.isprintable():
+    if not isinstance(value, str) or not DATABASE.fullmatch(value) or not value.isprintable():
         raise ValueError("must be sqlite:///FILE or postgresql://USER:PASSWORD@HOST:PORT/NAME")
     return value
 

@@ -13,7 +13,7 @@ which that differs is refused as a whole, so that nobody believes in a change th
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from headway.app.opening import AnyOpened, open_models
 from headway.app.options import OPTIONS
 from headway.app.reload_state import ReloadState, hash_of
 from headway.app.running import AnyRunning, OtherModel, OwnModel, RunningModels
-from headway.app.sections import TenantEntry, keys_of, with_line
+from headway.app.sections import RATE_LIMITS, TenantEntry, keys_of, with_line
 from headway.app.settings import Settings
 from headway.core.base.errors import InvalidSetting, StartError
 from headway.core.tenancy.limits import UNLIMITED
@@ -55,6 +55,7 @@ class Reach(NamedTuple):
     models: RunningModels
     prices: PriceTable
     state: ReloadState
+    recall: Callable[[], Awaitable[None]]  # what was spent this month, for budgets that are new
 
 
 class _Found(NamedTuple):
@@ -111,6 +112,7 @@ class Reloader:
             return False
         leaving = self._reach.models.exchange(lineup)
         self._change_prices(found.settings, {each.name for each in leaving})
+        await self._reach.recall()
         state.taken(found.hash)
         added = [each.name for index, each in enumerate(lineup) if index not in found.kept]
         log.info(
@@ -200,7 +202,7 @@ def differing(old: Settings, new: Settings) -> list[str]:
             continue
         fields = type(before).__struct_fields__
         changed = [each for each in fields if getattr(before, each) != getattr(after, each)]
-        found += [KEYS.get((name, each), each) for each in changed]
+        found += [KEYS.get((name, each), f"{name}.{each}") for each in changed]
     return found
 
 
@@ -208,8 +210,14 @@ def _check_server(began: Settings, now: Settings) -> None:
     """Raise InvalidSetting where something differs that only a start decides."""
     changed = differing(_of_server(began), _of_server(now))
     if changed:
-        raise _at(
-            now.file, (changed[0],), f"restart needed: a reload cannot change {', '.join(changed)}"
+        document = read_document(Path(now.file))
+        place = document.place_of(changed[0])
+        section = document.content.get(RATE_LIMITS)
+        if isinstance(section, dict) and changed[0] in section:  # it may stand in either place
+            place = (RATE_LIMITS, *place)
+        raise InvalidSetting(
+            document.where(*place),
+            f"restart needed: a reload cannot change {', '.join(changed)}",
         )
 
 

@@ -99,14 +99,10 @@ def check_against(
     known = {name for pool in pools for name in pool.names}
 
     def check() -> None:
+        _check_own_names(pools)
         if routes is not None:
             check_routes(routes, pools)
-        for name in prices.models:
-            if name not in known:
-                raise InvalidSetting(
-                    f"prices.models.{name}",
-                    f"is the name of no model; there are {', '.join(sorted(known))}",
-                )
+        _check_priced(pools, prices)
         _check_models(tenants, known | (set() if routes is None else set(names_of(routes))))
 
     with_line(file, check)
@@ -118,14 +114,20 @@ def keys_of(
     """Every key and whose it is; raises InvalidSetting, which never repeats a key."""
     found: dict[str, Tenant] = {}
     for index, entry in enumerate(tenants):
-        where, own = f"tenants[{index}]", list(entry.keys)
-        for variable in entry.keys_env:
-            if not environment.get(variable):
-                raise InvalidSetting(f"{where}.keys_env", f"{variable} is not set, or empty")
-            own.append(environment[variable])
-        for key in own:
+        own = {f"tenants[{index}].keys[{i}]": key for i, key in enumerate(entry.keys)}
+        for i, variable in enumerate(entry.keys_env):
+            where = f"tenants[{index}].keys_env[{i}]"
+            if not environment.get(variable, "").strip():
+                raise InvalidSetting(where, f"{variable} is not set, or empty")
+            own[where] = environment[variable]
+        for where, text in own.items():
+            key = text.strip()  # as a header has it
+            if not (key.isascii() and key.isprintable()):
+                raise InvalidSetting(
+                    where, "is a key that no header can carry; use printable ASCII characters"
+                )
             if found.setdefault(key, entry.tenant()).name != entry.name:
-                raise InvalidSetting(f"{where}.keys", "has a key of another tenant")
+                raise InvalidSetting(where, "is a key of another tenant too")
     return list(found.items())
 
 
@@ -154,21 +156,11 @@ def _with_line(document: Document, error: InvalidSetting) -> InvalidSetting:
         field = field.removeprefix("--").replace("-", "_")
         if field not in document.content:
             return error  # it was a flag, or stands in the environment
-    return InvalidSetting(document.where(*_place(field)), problem)
+    return InvalidSetting(document.where(*document.place_of(field)), problem)
 
 
 def _optional(document: Document, name: str, kind: type[T]) -> T | None:
     return document.convert(name, kind) if name in document.content else None
-
-
-def _place(field: str) -> tuple[str | int, ...]:
-    """("tenants", 0, "limits") of "tenants[0].limits"."""
-    parts = field.replace("[", ".[").split(".")
-    return tuple(
-        int(part[1:-1]) if part.startswith("[") and part[1:-1].isdigit() else part
-        for part in parts
-        if part
-    )
 
 
 def _check_tenants(tenants: Sequence[TenantEntry]) -> None:
@@ -176,18 +168,52 @@ def _check_tenants(tenants: Sequence[TenantEntry]) -> None:
     for index, entry in enumerate(tenants):
         where = f"tenants[{index}]"
         if not TENANT_NAME.fullmatch(entry.name):
-            raise InvalidSetting(f"{where}.name", "must be 1 to 64 characters A-Z a-z 0-9 . _ -")
+            raise InvalidSetting(
+                f"{where}.name",
+                f"must be 1 to 64 characters A-Z a-z 0-9 . _ -, got {entry.name[:80]!r}",
+            )
         if entry.name in names:
             raise InvalidSetting(f"{where}.name", f"{entry.name!r} is there twice")
         names.add(entry.name)
         if entry.slo_class not in {each.name.lower() for each in SloClass}:
             known = ", ".join(each.name.lower() for each in SloClass)
-            raise InvalidSetting(f"{where}.class", f"must be one of {known}")
+            raise InvalidSetting(
+                f"{where}.class", f"must be one of {known}; got {entry.slo_class[:80]!r}"
+            )
         if not 0.001 <= entry.weight <= 1000:
             raise InvalidSetting(f"{where}.weight", f"must be 0.001 to 1000, got {entry.weight:g}")
         check_limits(entry.limits, f"{where}.limits")
-        if any(not key.strip() for key in entry.keys):
-            raise InvalidSetting(f"{where}.keys", "must not be empty")
+        for place, key in enumerate(entry.keys):
+            if not key.strip():
+                raise InvalidSetting(f"{where}.keys[{place}]", "must not be empty")
+
+
+def _check_own_names(pools: Sequence[PoolFacts]) -> None:
+    """No name is that of two models."""
+    taken: dict[str, int] = {}
+    for index, pool in enumerate(pools):
+        for name in pool.names:
+            if taken.setdefault(name, index) != index:
+                raise InvalidSetting(
+                    f"models[{index}]",
+                    f"its name {name!r} is one of models[{taken[name]}] too; give each its own",
+                )
+
+
+def _check_priced(pools: Sequence[PoolFacts], prices: PriceSettings) -> None:
+    """A price under a name that nobody looks under would cost nothing."""
+    first = {name: pool.names[0] for pool in pools for name in pool.names}
+    for name in prices.models:
+        if name not in first:
+            known = ", ".join(sorted(pool.names[0] for pool in pools))
+            raise InvalidSetting(
+                f"prices.models.{name}", f"is the name of no model; there are {known}"
+            )
+        if first[name] != name:
+            raise InvalidSetting(
+                f"prices.models.{name}",
+                f"is another name of {first[name]!r}; a price stands under a model's first name",
+            )
 
 
 def _check_models(tenants: Sequence[TenantEntry], known: Set[str]) -> None:

@@ -154,7 +154,7 @@ def access_of(settings: Settings, stores: Stores, keeper: Keeper | None) -> Acce
     return Access(
         store=stores.accounts,
         call=_caller(stores),
-        tokens=None if jwt is None else lambda find: _tokens(jwt, find),
+        tokens=None if jwt is None else lambda find: tokens_of(jwt, find),
         admin_keys=settings.gateway.admin_key,
         admin_routes=() if keeper is None else UsagePages(keeper).routes(),
         keys=tuple(with_line(settings.file, lambda: keys_of(settings.tenants))),
@@ -169,7 +169,8 @@ def _caller(stores: Stores) -> Caller:
     return call_here if stores.embedded is None else asyncio.to_thread
 
 
-def _tokens(settings: JwtSettings, find: FindTenant) -> TokenSource:
+def tokens_of(settings: JwtSettings, find: FindTenant) -> TokenSource:
+    """What checks tokens of an identity provider; raises InvalidSetting."""
     # Here and not above: PyJWT is an extra.
     try:
         from headway.service.gateway.jwt_tokens import JwtTokens

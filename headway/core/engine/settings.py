@@ -59,6 +59,12 @@ class ResolvedEngine(msgspec.Struct, frozen=True, kw_only=True):
 
 def check(settings: EngineSettings, card: ModelCard) -> None:
     """Refuse what is impossible before any memory is taken; raises InvalidSetting."""
+    check_numbers(settings)
+    _check_max_model_len(settings.max_model_len, card)
+
+
+def check_numbers(settings: EngineSettings) -> None:
+    """The same, as far as no model has to be known."""
     for name in ("max_num_seqs", "max_num_batched_tokens", "max_waiting_requests"):
         if getattr(settings, name) < 1:
             raise InvalidSetting(
@@ -81,7 +87,6 @@ def check(settings: EngineSettings, card: ModelCard) -> None:
         raise InvalidSetting(
             "--prefix-cache-ttl", f"must be at least 0 seconds, got {settings.prefix_cache_ttl:g}"
         )
-    _check_max_model_len(settings.max_model_len, card)
 
 
 def _check_order(settings: EngineSettings) -> None:

@@ -161,7 +161,11 @@ class Chooser:
                 param="messages",
             )
         pool = next((each for each in able if states(each).is_up), able[0])
-        made = msgspec.structs.replace(choice.route, model=pool, reason=f"modality:{needed}")
+        versions = {} if found.route is None else found.route.versions
+        version = next((each for each in versions if versions[each] == pool), STABLE)
+        made = msgspec.structs.replace(
+            choice.route, model=pool, reason=f"modality:{needed}", version=version, arm=""
+        )
         return choice._replace(route=made, cascade=None)
 
     def _alternatives(self, found: Found) -> Sequence[str]:

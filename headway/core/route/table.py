@@ -89,10 +89,11 @@ class RoutesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class Found(NamedTuple):
     """What a client's name stands for: a route, or the automatic choice."""
 
-    name: str  # of the route; what a tenant's allowed models are compared with
+    name: str  # of the route
     word: str  # how it was found: default, name, alias
     route: RouteSettings | None  # None: automatic
     version: str | None = None  # the one that was asked for
+    said: str = ""  # the name that stood in the request, without a version; else the default one
 
 
 def check(settings: RoutesSettings, pools: Sequence[PoolFacts]) -> None:
@@ -102,10 +103,12 @@ def check(settings: RoutesSettings, pools: Sequence[PoolFacts]) -> None:
     for index, route in enumerate(settings.names):
         where = f"routes.names[{index}]"
         _check_route(route, where, pools)
-        _check_names((route.name, *route.aliases), where, route.pools, pools, taken)
+        places = {f"{where}.name": route.name}
+        places |= {f"{where}.aliases[{i}]": alias for i, alias in enumerate(route.aliases)}
+        _check_names(places, where, route.pools, pools, taken)
     if settings.auto is not None:
         _check_auto(settings.auto, known)
-        names = (settings.auto.name,)
+        names = {"routes.auto.name": settings.auto.name}
         _check_names(names, "routes.auto", settings.auto.pools, pools, taken)
     if settings.degrade is not None:
         check_degrade(settings.degrade, known)
@@ -145,7 +148,8 @@ class RouteTable:
         for route in settings.names:
             self._add(route)
         if settings.auto is not None:
-            self._by_name[settings.auto.name] = Found(settings.auto.name, "name", None)
+            name = settings.auto.name
+            self._by_name[name] = Found(name, "name", None, said=name)
         self._default = self._by_name[settings.default or pools[0].names[0]]._replace(
             word="default"
         )
@@ -154,6 +158,11 @@ class RouteTable:
     def names(self) -> Mapping[str, str]:
         """Every name that may be asked for, with the pool that stands for it in lists."""
         return {name: self.shown_pool(found) for name, found in self._by_name.items()}
+
+    @property
+    def default(self) -> str:
+        """The name that is meant where a request names none."""
+        return self._default.said
 
     def shown_pool(self, found: Found) -> str:
         """The pool that stands for a route where no request is there to choose by."""
@@ -178,6 +187,16 @@ class RouteTable:
             return self._default._replace(version=asked)
         raise unknown(asked, self._by_name)
 
+    def versioned(self, asked: str) -> tuple[str, str] | None:
+        """Of a name with a version: the name alone, and the pool; None for every other name."""
+        try:
+            found = self.find(asked)
+        except ModelNotFound:
+            return None
+        if found.route is None or found.version is None:
+            return None
+        return found.said, found.route.pool_of(found.version)
+
     def is_version(self, word: str) -> bool:
         """Whether the word alone means a version of the default route, and is no name."""
         route = self._default.route
@@ -194,9 +213,9 @@ class RouteTable:
         return found._replace(version=version)
 
     def _add(self, route: RouteSettings) -> None:
-        self._by_name[route.name] = Found(route.name, "name", route)
+        self._by_name[route.name] = Found(route.name, "name", route, said=route.name)
         for alias in route.aliases:
-            self._by_name[alias] = Found(route.name, "alias", route)
+            self._by_name[alias] = Found(route.name, "alias", route, said=alias)
 
 
 def unknown(name: str, served: Iterable[str]) -> ModelNotFound:
@@ -281,28 +300,31 @@ def _check_auto(auto: AutoSettings, known: Sequence[str]) -> None:
 
 
 def _check_names(
-    names: Sequence[str],
-    where: str,
+    names: Mapping[str, str],
+    route: str,
     own: Sequence[str],
     pools: Sequence[PoolFacts],
     taken: dict[str, str],
 ) -> None:
-    """No name twice; that of a pool only for a route that leads to this pool."""
+    """No name twice; that of a pool only for a route that leads to this pool.
+
+    names  by where each stands; `own` are the pools that the route leads to
+    """
     of_pools = {name: pool.names[0] for pool in pools for name in pool.names}
-    for name in names:
+    for where, name in names.items():
         if not NAME.fullmatch(name):
             raise InvalidSetting(
-                f"{where}.name",
+                where,
                 f"{name!r} must be 1 to 128 characters A-Z a-z 0-9 . _ : / -, and begin with a "
                 f"letter or digit",
             )
         if name in taken:
-            raise InvalidSetting(f"{where}.name", f"{name!r} is a name of {taken[name]} too")
+            raise InvalidSetting(where, f"{name!r} is a name of {taken[name]} too")
         if name in of_pools and of_pools[name] not in own:
             raise InvalidSetting(
-                f"{where}.name", f"{name!r} is a pool's name, and the route does not lead there"
+                where, f"{name!r} is a pool's name, and the route does not lead there"
             )
-        taken[name] = where
+        taken[name] = route
 
 
 def check_pool(pool: str, where: str, known: Sequence[str]) -> None:

@@ -22,6 +22,7 @@ SALT_BYTES = 16
 KEY_RANDOM_BYTES = ID_BYTES + SECRET_BYTES + SALT_BYTES
 KEY = re.compile(r"hw-([a-z2-7]{16})-([a-z2-7]{40})")
 KEY_ID = re.compile(r"[a-z2-7]{16}")
+BEGINS_AS_KEY = re.compile(r"hw-([a-z2-7]{16})(-.*)?", re.DOTALL)
 SHOWN = "hw-{}-..."  # a key as it may be shown again
 
 # 4 MiB and about 13 ms on one core. The secrets are 200 random bits, so that even a fast hash could
@@ -34,6 +35,7 @@ DIGEST_BYTES = 32
 SCHEME = "scrypt"
 HASH = re.compile(rf"{SCHEME}\$(\d{{1,2}})\$(\d{{1,3}})\$(\d{{1,3}})\$([^$]+)\$([^$]+)")
 
+MAX_SHOWN = 10**18  # of a number that an error repeats
 MAX_LABEL = 128
 MAX_MODELS = 256
 MAX_MODEL_NAME = 256
@@ -107,6 +109,12 @@ def read_key(text: str) -> PresentedKey | None:
     return None if found is None else PresentedKey(found[1], found[2])
 
 
+def id_in(text: str) -> str | None:
+    """The id, where somebody gave more of a key than that; None for everything else."""
+    found = BEGINS_AS_KEY.fullmatch(text)
+    return None if found is None else found[1]
+
+
 def hashed(secret: str, salt: bytes, log_n: int = SCRYPT_LOG_N) -> str:
     """scrypt$log2(N)$r$p$salt$digest, salt and digest in base64; slow on purpose."""
     digest = _scrypt(secret, salt, log_n, SCRYPT_R, SCRYPT_P)
@@ -141,15 +149,18 @@ def checked_tenant(record: TenantRecord) -> TenantRecord:
     """The record itself; raises InvalidRequest, naming the field, for what cannot be."""
     if not TENANT_NAME.fullmatch(record.name):
         raise InvalidRequest(
-            "A tenant's name has 1 to 64 characters A-Z a-z 0-9 . _ -", param="name"
+            f"A tenant's name has 1 to 64 characters A-Z a-z 0-9 . _ - and no others; got "
+            f"{record.name[:80]!r}.",
+            param="name",
         )
     if not 0.001 <= record.weight <= 1000:
-        raise InvalidRequest("A weight is 0.001 to 1000.", param="weight")
+        raise InvalidRequest(f"A weight is 0.001 to 1000, got {record.weight:g}.", param="weight")
     for field, most in BOUNDS.items():
         value = getattr(record.limits, field)
         if value is not None and not 0 <= value <= most:
             raise InvalidRequest(
-                f"This limit is a whole number of 0 to {most}, or null for none.",
+                f"{field} is a whole number of 0 to {most}, or null for none; got "
+                f"{value if abs(value) < MAX_SHOWN else 'one that is too long to show'}.",
                 param=f"limits.{field}",
             )
     if len(record.models) > MAX_MODELS or not all(

@@ -12,6 +12,7 @@ from headway.core.tenancy.account import (
     TenantRecord,
     checked_label,
     checked_tenant,
+    id_in,
 )
 from headway.core.tenancy.book import AuditEntry, Book, Rows
 from headway.core.tenancy.limits import Limits
@@ -19,6 +20,8 @@ from headway.core.tenancy.tenant import NAMES, SloClass
 
 ERASED = "tenant.erase"  # the note of it, whose subject is the tenant's name
 MAX_OVERLAP_S = 90 * 86400.0  # for which a rotated key goes on
+MAX_SHOWN = 80  # characters of a name that an error repeats
+MAX_LIFE_S = 36500 * 86400.0  # of a key that expires
 
 
 class Author(NamedTuple):
@@ -154,8 +157,12 @@ def add_key(
 ) -> KeyRecord:
     """Keep a new key of that tenant; raises InvalidRequest, NotFound."""
     find_tenant(book, tenant)
-    if expires is not None and expires <= author.now:
-        raise InvalidRequest("A new key cannot expire in the past.", param="expires")
+    if expires is not None and not author.now < expires <= author.now + MAX_LIFE_S:
+        raise InvalidRequest(
+            f"A new key lives for more than 0 and at most {MAX_LIFE_S:.0f} seconds (100 years), or "
+            f"without a time for ever; got {expires - author.now:g}.",
+            param="expires_in_s",
+        )
     record = KeyRecord(
         id=made.id,
         tenant=tenant,
@@ -179,7 +186,9 @@ def rotate_key(
     """
     old = find_key(book, key_id)
     if not 0 <= overlap_s <= MAX_OVERLAP_S:
-        raise InvalidRequest(f"overlap_s is 0 to {MAX_OVERLAP_S:.0f} seconds.", param="overlap_s")
+        raise InvalidRequest(
+            f"overlap_s is 0 to {MAX_OVERLAP_S:.0f} seconds, got {overlap_s:g}.", param="overlap_s"
+        )
     if old.replaced_by:
         raise Conflict(f"Key {key_id} was rotated to {old.replaced_by}; rotate that one.")
     if old.revoked is not None or (old.expires is not None and old.expires <= author.now):
@@ -190,7 +199,7 @@ def rotate_key(
         expires=end if old.expires is None else min(end, old.expires),
         replaced_by=made.id,
     )
-    lifetime = None if old.expires is None else old.expires - old.created
+    lifetime = None if old.expires is None else min(old.expires - old.created, MAX_LIFE_S)
     record = KeyRecord(
         id=made.id,
         tenant=old.tenant,
@@ -221,15 +230,18 @@ def find_tenant(book: Book, name: str) -> TenantRecord:
     """The tenant of that name; raises NotFound."""
     found = book.tenant(name)
     if found is None:
-        raise NotFound(f"There is no tenant {name!r}.")
+        raise NotFound(f"There is no tenant {name[:MAX_SHOWN]!r}.")
     return found
 
 
 def find_key(book: Book, key_id: str) -> KeyRecord:
-    """The key of that id; raises NotFound."""
+    """The key of that id; raises NotFound, which never repeats a secret."""
     found = book.key(key_id)
     if found is None:
-        raise NotFound(f"There is no key with the id {key_id!r}.")
+        given = id_in(key_id)
+        if given is not None:  # a slip that would put the secret into terminals and logs
+            raise NotFound(f"That is more than the id of a key: give {given!r} alone.")
+        raise NotFound(f"There is no key with the id {key_id[:MAX_SHOWN]!r}.")
     return found
 
 
@@ -248,7 +260,9 @@ def _changed(record: TenantRecord, change: TenantChange) -> TenantRecord:
 
 def _class(name: str) -> SloClass:
     if name not in NAMES:
-        raise InvalidRequest(f"class is one of {', '.join(NAMES)}.", param="class")
+        raise InvalidRequest(
+            f"class is one of {', '.join(NAMES)}; got {name[:MAX_SHOWN]!r}.", param="class"
+        )
     return NAMES[name]
 
 

@@ -11,8 +11,8 @@ import hmac
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import NamedTuple, Protocol, TypeVar
 
 from headway.core.base.errors import StartError, StoreUnavailable, Unauthorized
 from headway.core.tenancy.account import KeyRecord, TenantRecord, fault_of, read_key
@@ -54,6 +54,21 @@ class _Known:
         self.principal = Principal(tenant=shown, key_id=key.id)
 
 
+class _State(NamedTuple):
+    """All of it at one revision of the store."""
+
+    revision: int  # -1: nothing was read yet
+    tenants: Mapping[str, TenantRecord]
+    known: Mapping[str, _Known]  # by the key's id
+
+    @property
+    def budgets(self) -> frozenset[str]:
+        """Names of the tenants that have one."""
+        return frozenset(
+            each.name for each in self.tenants.values() if each.limits.monthly_budget is not None
+        )
+
+
 class Accounts:
     """Tenants and keys of a store; `load` before the first check, `follow` from then on."""
 
@@ -63,18 +78,18 @@ class Accounts:
         call: Caller,
         count: Callable[[str], None],
         wall_clock: Callable[[], float] = time.time,
+        on_budgets: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`count` takes how each slow check ended."""
+        """`count` takes how each slow check ended; `on_budgets` follows a change of a budget."""
         self._store = store
         self._call = call
         self._wall_clock = wall_clock
         self._checks = SlowChecks(count)
         self._secret = os.urandom(32)
         self._good: dict[str, bytes] = {}  # digest of the whole key, by its id
-        self._known: dict[str, _Known] = {}
-        self._tenants: dict[str, TenantRecord] = {}
-        self._revision = -1
+        self._state = _State(-1, {}, {})
         self._was_set_up = False
+        self._on_budgets = on_budgets
         self._refreshing = asyncio.Lock()
         self._as_of = wall_clock()  # when it was last compared with the store
 
@@ -85,7 +100,7 @@ class Accounts:
 
     def tenant(self, name: str) -> TenantRecord | None:
         """The one of that name."""
-        return self._tenants.get(name)
+        return self._state.tenants.get(name)
 
     async def check(self, token: str) -> Principal | None:
         """Whose key it is; None if it has not the form of a key from a store.
@@ -98,7 +113,7 @@ class Accounts:
         digest = hashlib.blake2b(token.encode("ascii"), key=self._secret, digest_size=32).digest()
         good = self._good.get(presented.id)
         if good is None or not hmac.compare_digest(good, digest):
-            known = self._known.get(presented.id)
+            known = self._state.known.get(presented.id)
             stored = None if known is None else known.key.hash
             if not await self._checks.check(presented, digest, stored):
                 raise Unauthorized(UNKNOWN)
@@ -128,12 +143,17 @@ class Accounts:
     async def refresh(self) -> None:
         """Take over what has changed; raises StoreUnavailable."""
         async with self._refreshing:  # so that what is read later is never older
-            known = self._revision
+            before = self._state
+            known = before.revision
             began = self._wall_clock()
             found = await self._call(lambda: self._store.changed(known))
             if found is not None:
                 self._take(found)
             self._as_of = began
+        if found is None or known < 0 or self._on_budgets is None:
+            return
+        if self._state.budgets - before.budgets:
+            await self._on_budgets()
 
     async def follow(self, interval_s: float = POLL_S) -> None:
         """Refresh for ever; to be cancelled."""
@@ -159,7 +179,7 @@ class Accounts:
         self._checks.close()
 
     def _principal(self, key_id: str) -> Principal:
-        known = self._known.get(key_id)
+        known = self._state.known.get(key_id)
         if known is None:  # deleted while it was checked
             raise Unauthorized(UNKNOWN)
         fault = fault_of(known.key, known.tenant, self._wall_clock())
@@ -168,10 +188,10 @@ class Accounts:
         return known.principal
 
     def _take(self, found: Snapshot) -> None:
-        self._tenants = {each.name: each for each in found.tenants}
-        self._known = {each.id: _Known(each, self._tenants.get(each.tenant)) for each in found.keys}
-        self._good = {key: digest for key, digest in self._good.items() if key in self._known}
+        tenants = {each.name: each for each in found.tenants}
+        known = {each.id: _Known(each, tenants.get(each.tenant)) for each in found.keys}
+        self._state = _State(found.revision, tenants, known)
+        self._good = {key: digest for key, digest in self._good.items() if key in known}
         self._checks.forget()
-        self._revision = found.revision
         # Never back again: a store that was emptied by accident must not let everybody in.
         self._was_set_up = self._was_set_up or found.revision > 0

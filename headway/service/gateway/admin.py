@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from headway.core.base.errors import Conflict, InvalidRequest
+from headway.core.base.errors import Conflict, InvalidRequest, NotFound
 from headway.core.tenancy import administer
 from headway.core.tenancy.account import KEY_RANDOM_BYTES, NewKey, new_key
 from headway.core.tenancy.administer import Author, KeyView, TenantChange, view_key, view_tenant
@@ -74,7 +74,7 @@ class AccountPages:
         return _page(TenantList(data=[view_tenant(each) for each in found]))
 
     async def _tenant(self, call: AdminCall) -> Page:
-        name = call.values[0]
+        name = self._name(call)
         found = await self._accounts.read(lambda book: administer.find_tenant(book, name))
         return _page(view_tenant(found))
 
@@ -89,14 +89,14 @@ class AccountPages:
         return _page(view_tenant(record), 201)
 
     async def _change_tenant(self, call: AdminCall) -> Page:
-        name, change, author = call.values[0], await _read(call, TenantChange), self._author(call)
+        name, change, author = self._name(call), await _read(call, TenantChange), self._author(call)
         record = await self._accounts.edit(
             lambda book: administer.change_tenant(book, name, change, author)
         )
         return _page(view_tenant(record))
 
     async def _delete_tenant(self, call: AdminCall) -> Page:
-        name, author = call.values[0], self._author(call)
+        name, author = self._name(call), self._author(call)
         await self._accounts.edit(lambda book: administer.delete_tenant(book, name, author))
         return _page(Deleted(name=name))
 
@@ -118,7 +118,7 @@ class AccountPages:
         return _page(Erased(name=name, rows=rows))
 
     async def _keys_of_tenant(self, call: AdminCall) -> Page:
-        name = call.values[0]
+        name = self._name(call)
 
         def found(book: Book) -> list[KeyView]:
             administer.find_tenant(book, name)
@@ -131,7 +131,7 @@ class AccountPages:
         return _page(KeyList(data=[view_key(each) for each in found]))
 
     async def _create_key(self, call: AdminCall) -> Page:
-        name, body, author = call.values[0], await _read(call, NewKeyBody), self._author(call)
+        name, body, author = self._name(call), await _read(call, NewKeyBody), self._author(call)
         expires = None if body.expires_in_s is None else author.now + body.expires_in_s
         made = await _new_key()
         record = await self._accounts.edit(
@@ -164,6 +164,16 @@ class AccountPages:
 
     async def _description(self, call: AdminCall) -> Page:
         return Page(200, msgspec.json.encode(openapi_admin()))
+
+    def _name(self, call: AdminCall) -> str:
+        """The tenant that a path names; raises NotFound for one that only the settings have."""
+        name = call.values[0]
+        if name in self._reserved and self._accounts.tenant(name) is None:
+            raise NotFound(
+                f"The tenant {name!r} stands in the server's settings, and is changed there, with "
+                "its keys; here are those of the database."
+            )
+        return name
 
     def _author(self, call: AdminCall) -> Author:
         return Author(call.who, self._wall_clock())

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -67,6 +67,7 @@ class GatewayNeeds(NamedTuple):
     rate_limits: LimitTable | None = None  # None: those in `books`
     limit_state: SharedState | None = None  # of the store of `books`, where several share one
     routes: RoutesSettings | None = None  # checked against the models; None: each by its names
+    on_budgets: Callable[[], Awaitable[None]] | None = None  # after one of the store has changed
 
 
 class Assembled(NamedTuple):
@@ -107,9 +108,9 @@ def assemble(needs: GatewayNeeds) -> Assembled:
     serving = Serving(exporter, needs.clock, needs.seed, needs.api_limits)
     table = make_table(needs.routes, [each.facts for each in needs.models])
     served = [serving.of(each) for each in needs.models]
-    models = Models(served, table.names)
+    models = Models(served, table)
     exporter.add_source(models.samples)
-    plan = Plan(make_chooser(table, needs.settings.slo_ttft), Models(served, table.names))
+    plan = Plan(make_chooser(table, needs.settings.slo_ttft), Models(served, table))
     routing = Routing(plan, needs.clock)
     exporter.add_source(routing.samples)
     condition = Condition(models.views, needs.settings.live_timeout)
@@ -149,7 +150,10 @@ def _accounts(needs: GatewayNeeds, exporter: Exporter) -> Accounts | None:
     if access.store is None:
         return None
     accounts = Accounts(
-        access.store, access.call, lambda result: exporter.add(KEY_CHECKS, result=result)
+        access.store,
+        access.call,
+        lambda result: exporter.add(KEY_CHECKS, result=result),
+        on_budgets=needs.on_budgets,
     )
     exporter.add_source(accounts.samples)
     return accounts

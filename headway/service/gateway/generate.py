@@ -27,6 +27,7 @@ class Generator(NamedTuple):
     id_prefix: str
     parse: Callable[[bytes, Query, ApiLimits], Request]
     answer: Callable[[AnswerHead, Request, Sequence[EngineRequest], Tokenizer], Answer]
+    is_named_by_query: bool = False  # `?model=` names the model too
 
 
 def _chat(
@@ -57,5 +58,5 @@ GENERATORS: Mapping[str, Generator] = {
     "/v1/completions": Generator(
         "completions", "cmpl", lambda body, _, limits: parse_completion(body, limits), _completion
     ),
-    "/v1/chat": Generator("chat", "chat", parse_native, _native),
+    "/v1/chat": Generator("chat", "chat", parse_native, _native, is_named_by_query=True),
 }

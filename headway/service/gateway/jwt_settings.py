@@ -22,7 +22,7 @@ class JwtSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tenant_claim: str = "tenant"  # dots go into objects: "realm.team"
     tenants: dict[str, str] = {}  # the claim's value to a tenant's name; empty: it is the name
     leeway_s: float = 30.0  # that clocks may differ by
-    refresh_s: float = 600.0  # between two fetches of a URL
+    refresh_s: float = 600.0  # between two looks at the URL or the file
 
     @property
     def is_url(self) -> bool:

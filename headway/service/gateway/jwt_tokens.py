@@ -75,11 +75,10 @@ class JwtTokens:
             await self._fetch()
 
     async def follow(self) -> None:
-        """Fetch the keys again and again; to be cancelled."""
+        """Fetch or read the keys again and again; to be cancelled."""
         while True:
             await asyncio.sleep(self._settings.refresh_s if self._keys else ASK_AGAIN_S)
-            if self._settings.is_url:
-                await self._fetch()
+            await self._fetch()
 
     async def check(self, token: str) -> Principal | None:
         """Whose token it is; None for what has not the form of one.
@@ -109,7 +108,7 @@ class JwtTokens:
         except jwt.InvalidTokenError:
             raise Unauthorized(REFUSED.format("it cannot be read")) from None
         found = self._find(header)
-        if found is None and self._settings.is_url:  # the provider may have a new one
+        if found is None:  # the provider may have a new one
             await self._fetch()
             found = self._find(header)
         if not self._keys:
@@ -149,7 +148,9 @@ class JwtTokens:
         )
 
     async def _fetch(self) -> None:
-        """Ask the provider, unless that was done a moment ago; what is known stays."""
+        """Ask the provider, or read the file, unless that was done a moment ago; what is known
+        stays.
+        """
         async with self._fetching:
             # Never longer than between two regular fetches, which this would skip.
             pause = min(ASK_AGAIN_S, self._settings.refresh_s / 2) if self._keys else MIN_PAUSE_S
@@ -157,7 +158,8 @@ class JwtTokens:
                 return
             self._fetched = time.monotonic()
             try:
-                self._take(await self._body())
+                read = self._body() if self._settings.is_url else asyncio.to_thread(self._read_file)
+                self._take(await read)
             except (httpx.HTTPError, httpx.InvalidURL, InvalidSetting) as error:
                 log.warning("jwks_not_fetched", extra={"reason": str(error) or repr(error)})
 

@@ -58,12 +58,17 @@ def bind(settings: GatewaySettings) -> socket.socket:
     return listener
 
 
+def check_admin_listen(settings: GatewaySettings) -> None:
+    """Raise InvalidSetting for a listener of /admin that nobody could use."""
+    if settings.admin_listen is not None and not settings.admin_key:
+        raise InvalidSetting("--admin-listen", "needs an --admin-key")
+
+
 def bind_admin(settings: GatewaySettings) -> socket.socket | None:
     """The same for /admin where it has a listener of its own; raises InvalidSetting."""
+    check_admin_listen(settings)
     if settings.admin_listen is None:
         return None
-    if not settings.admin_key:
-        raise InvalidSetting("--admin-listen", "needs an --admin-key")
     host, _, port = settings.admin_listen.rpartition(":")
     own = msgspec.structs.replace(settings, host=host.strip("[]"), port=int(port))
     try:

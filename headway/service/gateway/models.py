@@ -1,13 +1,13 @@
 """All models that one server answers for, and what belongs to each of them alone."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from headway.core.base.errors import Unsupported
 from headway.core.route.admit import Admitter
-from headway.core.route.table import unknown
+from headway.core.route.table import RouteTable, unknown
 from headway.service.gateway.encode import Encoder
 from headway.service.gateway.forwarded import ServedUpstream
 from headway.service.gateway.gauges import Gauges
@@ -64,27 +64,30 @@ AnyServed = Served | ServedUpstream
 
 
 class Models:
-    """Every served model by its names; the first is meant where a request names none.
+    """Every served model by its names.
 
-    `routes` are further names, and the model that stands for each in lists and for its tokens.
+    Of a table of routes come further names, the model that stands for each in lists and for its
+    tokens, and which one is meant where a request names none; without it, that is the first.
     """
 
-    def __init__(
-        self, served: Sequence[AnyServed], routes: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, served: Sequence[AnyServed], table: RouteTable | None = None) -> None:
         self.views: dict[str, Callable[[], ReplicaView]] = {}  # by each model's first name
-        self.replace(served, routes or {})
+        self.replace(served, table)
 
-    def replace(self, served: Sequence[AnyServed], routes: Mapping[str, str]) -> None:
+    def replace(self, served: Sequence[AnyServed], table: RouteTable | None) -> None:
         """These models and further names from now on, and no others."""
         self.all = tuple(served)
         self.has_upstreams = any(isinstance(each, ServedUpstream) for each in served)
         self.has_own = any(isinstance(each, Served) for each in served)
         own = {name: each for each in served for name in each.names}
+        routes = {} if table is None else table.names
+        self._table = table
         self._routes = [name for name in routes if name not in own]
         self._by_name: dict[str, AnyServed] = own | {
             name: own[routes[name]] for name in self._routes
         }
+        first = next((each.name for each in served), "")
+        self._default = first if table is None else table.default
         self.views.clear()
         self.views.update({each.name: each.view for each in served})
 
@@ -95,8 +98,8 @@ class Models:
 
     @property
     def default(self) -> AnyServed:
-        """The first one."""
-        return self.all[0]
+        """The one that is meant where a request names none."""
+        return self._by_name[self._default]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -104,7 +107,7 @@ class Models:
         return tuple(self._by_name)
 
     def find(self, name: str | None, allowed: Sequence[str] = ()) -> AnyServed:
-        """The model of that name, or the first; raises ModelNotFound, which lists what there is.
+        """The model of that name, or the default; raises ModelNotFound, which lists what there is.
 
         allowed  names that the caller may use: others are not there for it. Empty: all
         """
@@ -114,10 +117,18 @@ class Models:
                 return found
         names = [each for each in self._by_name if not allowed or each in allowed]
         if name is None and names:
-            name = names[0]
-        if name not in names:
+            name = self._default if self._default in names else names[0]
+        if name in names:
+            return self._by_name[name]
+        said, pool = self._versioned(name or "")
+        if said not in names:
             raise unknown(name or "", names)
-        return self._by_name[name]
+        return self._by_name[pool]
+
+    def _versioned(self, name: str) -> tuple[str, str]:
+        """The name in `NAME@VERSION` and the first name of the pool that it means; "" for none."""
+        found = None if self._table is None else self._table.versioned(name)
+        return found or ("", "")
 
     def is_own(self, name: str | None) -> bool:
         """Whether it is the name of a model that an engine of ours answers for."""

@@ -48,8 +48,8 @@ class Reloadable(NamedTuple):
         self.known.clear()
         self.known.update({tenant.name: tenant for tenant in change.tenants})
         self.limits.replace(change.rate_limits)
-        self.models.replace(served, table.names)
-        self.routing.replace(Plan(chooser, Models(served, table.names)))
+        self.models.replace(served, table)
+        self.routing.replace(Plan(chooser, Models(served, table)))
 
     async def left(self, model: AnyNeeds) -> None:
         """Wait until no request can go to a model any more that the last change left out."""

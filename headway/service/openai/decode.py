@@ -76,9 +76,11 @@ def _explain(text: str, value: object, prefix: str) -> InvalidRequest:
     """A message for people from msgspec's, which has types and a path but no content."""
     found = _PATH.match(text)
     reason, path = (found["reason"], found["path"] or "") if found else (text, "")
+    expected = _EXPECTED.match(reason)
+    if expected is not None:
+        path = _with_key(value, path, expected["got"])
     param = (prefix + path).lstrip(".") or None
     name = f"'{param}'" if param else "The body"
-    expected = _EXPECTED.match(reason)
     if expected is None:
         missing = re.match(r"^Object missing required field `(\w+)`$", reason)
         if missing:
@@ -89,6 +91,28 @@ def _explain(text: str, value: object, prefix: str) -> InvalidRequest:
     kinds = [kind for kind in kinds if kind != "null"] or ["null"]
     wanted = " or ".join(kinds) + expected["bound"].rstrip()
     return InvalidRequest(f"{name} must be {wanted}{_got(value, path, expected)}.", param=param)
+
+
+def _with_key(value: object, path: str, got: str | None) -> str:
+    """The path with the key that msgspec leaves out, where it is plain which one is meant."""
+    before, found, after = path.partition("[...]")
+    if not found or after:
+        return path
+    for key, index in re.findall(r"\.(\w+)|\[(\d+)\]", before):
+        value = value[key] if key else value[int(index)]  # type: ignore[index]  # by path
+    keys = [key for key, item in _items(value) if got is not None and _kind(item) == got]
+    is_plain = len(keys) == 1 and re.fullmatch(r"\w{1,64}", keys[0], re.ASCII)
+    return f"{before}.{keys[0]}" if is_plain else path
+
+
+def _items(value: object) -> list[tuple[str, object]]:
+    return list(value.items()) if isinstance(value, dict) else []
+
+
+def _kind(value: object) -> str:
+    """msgspec's word for what a value is."""
+    kinds = {bool: "bool", int: "int", float: "float", str: "str", list: "array", dict: "object"}
+    return kinds.get(type(value), "null")
 
 
 def _got(value: object, path: str, expected: re.Match[str]) -> str:

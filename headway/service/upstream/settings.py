@@ -165,6 +165,8 @@ def check(settings: UpstreamSettings, where: str = "upstream") -> None:
         raise InvalidSetting(f"{where}.name", "is missing; give the model a name for clients")
     if not settings.urls:
         raise InvalidSetting(f"{where}.url", "is missing; give the server's http or https URL")
+    if settings.model is not None and not settings.model.strip():
+        raise InvalidSetting(f"{where}.model", "must not be empty; leave it out for the same name")
     _check_urls(settings.urls, f"{where}.url")
     _check_headers(settings.headers, f"{where}.headers")
     if settings.api_key_env is not None and settings.api_key_file is not None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from headway.app import cli
+from headway.app.admin_show import show
 from headway.core.tenancy.account import read_key
 from headway.service.gateway.accounts import Accounts, call_here
 from headway.service.gateway.assemble import Access
@@ -233,3 +234,81 @@ def test_times_are_read_with_their_unit(capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(SystemExit):
         cli.main(["admin", "key", "create", "acme", "--expires-in", "soon"])
     assert re.search(r"must be a time such as 90d", capsys.readouterr().err)
+
+
+def test_the_life_of_a_key_has_a_bound_within_the_calendar(
+    admin: Office, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert admin("tenant", "create", "acme") == 0
+    capsys.readouterr()
+    assert admin("key", "create", "acme", "--expires-in", "36501d") == 1
+    assert "at most 3153600000 seconds" in capsys.readouterr().err
+    assert admin("key", "create", "acme", "--expires-in", "0") == 1
+    assert "got 0." in capsys.readouterr().err
+    assert admin("key", "create", "acme", "--expires-in", "36500d") == 0
+    assert admin("key", "list") == 0
+    assert "expires 21" in capsys.readouterr().out
+
+
+def test_a_date_beyond_the_calendar_does_not_end_a_list() -> None:
+    key = {"id": "a", "tenant": "t", "label": "", "created": 0, "revoked": None}
+    shown = show("key", "list", {"data": [{**key, "expires": 10**17}]}, as_json=False)
+    assert "expires after the year 9999" in shown
+    shown = show("key", "list", {"data": [{**key, "expires": 253402300799}]}, as_json=False)
+    assert "expires 9999-12-31 23:59:59Z" in shown
+
+
+@pytest.mark.parametrize("verb", ["revoke", "rotate"])
+def test_a_whole_key_in_place_of_its_id_is_not_repeated(
+    admin: Office, verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = "x2" * 20
+    assert admin("tenant", "create", "acme") == 0
+    assert admin("key", verb, f"hw-abcdefghijklmnop-{secret}") == 1
+    problem = capsys.readouterr().err
+    assert "give 'abcdefghijklmnop' alone" in problem
+    assert secret not in problem
+
+
+@pytest.mark.parametrize("name", ["a/b", "", "a?x=1", "тест", "a" * 65])
+def test_what_is_no_name_of_a_tenant_names_no_other_path(
+    admin: Office, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert admin("tenant", "create", "acme") == 0
+    assert admin("key", "list", name) == 1
+    assert admin("tenant", "show", name) == 1
+    assert f"There is no tenant {name[:80]!r}." in capsys.readouterr().err
+
+
+def test_every_model_and_one_more_is_refused(
+    admin: Office, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert admin("tenant", "create", "acme", "--model", "all", "--model", "m") == 1
+    assert "give it alone" in capsys.readouterr().err
+
+
+def test_a_weight_that_is_no_number_is_refused_the_same_everywhere(
+    admin: Office, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert admin("tenant", "create", "acme", "--weight", "nan") == 1
+    assert "'weight' must be a finite number" in capsys.readouterr().err
+    assert admin("tenant", "create", "acme", "--weight", "1e9") == 1
+    assert "0.001 to 1000, got 1e+09" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("where", "reason"),
+    [
+        (("--url", "http://[::1", "--admin-key", KEY), "--url: 'http://[::1' is no URL"),
+        (("--url", "http://127.0.0.1:99999", "--admin-key", KEY), "99999"),
+        (("--url", "http://127.0.0.1:1", "--admin-key", "ключ" * 4), "--admin-key: must"),
+        (("--url", "http://127.0.0.1:1", "--admin-key", "short"), "--admin-key: must have"),
+    ],
+)
+def test_what_cannot_be_sent_is_one_line_and_status_2(
+    where: tuple[str, ...], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["admin", "tenant", "list", *where]) == 2
+    problem = capsys.readouterr().err
+    assert reason in problem
+    assert problem.count("\n") == 1

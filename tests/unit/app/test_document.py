@@ -41,13 +41,13 @@ def test_a_part_becomes_a_struct_and_is_taken_out(tmp_path: Path) -> None:
     [
         (
             "routes:\n  - weights: {a: 1}\n  - weights:\n      a: much\n",
-            "3: routes[1].weights: expected `int`, got `str`",
+            "4: routes[1].weights.a: must be a whole number; got 'much'",
         ),
         (
             "routes:\n  - weights: {a: 1}\n    nam: x\n",
-            "2: routes[0]: object contains unknown field `nam`",
+            "3: routes[0].nam: is not a setting; did you mean name?",
         ),
-        ("\nroutes: 5\n", "2: routes: expected `array`, got `int`"),
+        ("\nroutes: 5\n", "2: routes: must be a list; got 5"),
     ],
 )
 def test_what_does_not_fit_is_named_with_its_line(tmp_path: Path, text: str, said: str) -> None:
@@ -67,3 +67,18 @@ def test_a_key_that_is_given_twice_is_refused(tmp_path: Path) -> None:
 def test_toml_has_places_without_lines(tmp_path: Path) -> None:
     document = read_document(written(tmp_path, "[[models]]\nload = 'start'\n", "h.toml"))
     assert document.where("models", 0, "load") == f"{document.path}: models[0].load"
+
+
+def test_a_place_is_found_also_where_keys_have_dots_and_brackets(tmp_path: Path) -> None:
+    text = "prices:\n  Qwen2.5-7B[x]: 1\n  Qwen2:\n    - 5-7B: {a.b: 1}\n"
+    document = read_document(written(tmp_path, text))
+    for field, line, place in (
+        ("prices.Qwen2.5-7B[x]", 2, ("prices", "Qwen2.5-7B[x]")),
+        ("prices.Qwen2.5-7B[x].more", 2, ("prices", "Qwen2.5-7B[x]", "more")),
+        ("prices.Qwen2[0].5-7B.a.b", 4, ("prices", "Qwen2", 0, "5-7B", "a.b")),
+        ("prices.other.thing[3]", 1, ("prices", "other", "thing", 3)),
+        ("nowhere", None, ("nowhere",)),
+    ):
+        assert document.place_of(field) == place
+        shown = f"{document.path}:{line}" if line else document.path
+        assert document.where(*place) == f"{shown}: {field}"

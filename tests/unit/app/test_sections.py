@@ -72,11 +72,16 @@ def test_a_flag_goes_before_its_section(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "line", "said"),
     [
-        ("class: vip", "class: gold", 11, "tenants[0].class: must be one of vip, standard"),
+        (
+            "class: vip",
+            "class: gold",
+            11,
+            "tenants[0].class: must be one of vip, standard, internal",
+        ),
         ("name: lab", "name: acme", 15, "tenants[1].name: 'acme' is there twice"),
         ("name: acme", "name: a b", 10, "tenants[0].name: must be 1 to 64 characters"),
         ("90000", "-1", 12, "tenants[0].limits.tokens_per_minute: must be from 0 to"),
-        ("keys_env", "key_env", 10, "tenants[0]: object contains unknown field `key_env`"),
+        ("keys_env", "key_env", 14, "tenants[0].key_env: is not a setting; did you mean keys_env?"),
         ("prompt: 0.10", "prompt: -1", 19, "prices.models.small.prompt: must be from 0 to"),
         ("512", "0", 22, "rate_limits.reserve_tokens: must be at least 1"),
         ("stable: small", "stable: tiny", 8, "routes.names[0].versions"),
@@ -87,7 +92,9 @@ def test_what_is_wrong_is_named_with_its_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, line: int, said: str
 ) -> None:
     assert old in GOOD
-    file = written(tmp_path, GOOD.replace(old, new, 1).replace("keys_env: [ACME_KEY]", "keys: [k]"))
+    file = written(
+        tmp_path, GOOD.replace(old, new, 1).replace("    keys_env: [ACME_KEY]", "    keys: [k]")
+    )
     assert main(["config", "check", str(file)]) == 2
     message = capsys.readouterr().err
     assert message.startswith(f"headway config: {file}:{line}: {said}"), message
@@ -95,7 +102,7 @@ def test_what_is_wrong_is_named_with_its_line(
 
 def test_a_variable_that_is_not_set_is_named_and_no_key_is_shown(tmp_path: Path) -> None:
     (settings, _) = merge_models({}, {}, str(written(tmp_path, GOOD)))
-    with pytest.raises(InvalidSetting, match=r"tenants\[0\].keys_env: ACME_KEY is not set"):
+    with pytest.raises(InvalidSetting, match=r"tenants\[0\].keys_env\[0\]: ACME_KEY is not set"):
         keys_of(settings.tenants, {})
     with pytest.raises(InvalidSetting) as caught:
         keys_of(settings.tenants, {"ACME_KEY": "lab-key-1"})

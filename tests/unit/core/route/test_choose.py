@@ -174,6 +174,17 @@ def test_images_go_to_a_pool_that_takes_them() -> None:
     assert bench.went(None, modalities=IMAGE) == ("large", "modality:image")
 
 
+def test_an_image_that_leaves_its_arm_counts_in_none() -> None:
+    route = chat(versions={"stable": "small", "preview": "medium"}, split={"preview": 1})
+    bench = Bench(default="chat", names=[route])
+    moved = bench.choose(None, modalities=IMAGE).route
+    assert (moved.model, moved.version, moved.arm) == ("large", "stable", "")
+    route = chat(versions={"stable": "small", "eyes": "large"}, split={"stable": 1})
+    bench = Bench(default="chat", names=[route])
+    moved = bench.choose(None, modalities=IMAGE).route
+    assert (moved.model, moved.version, moved.arm) == ("large", "eyes", "")
+
+
 def test_what_no_pool_of_the_name_takes_is_refused() -> None:
     bench = Bench(default="chat", names=[chat()])
     for name in ("small", "chat", "chat@stable"):

@@ -46,7 +46,8 @@ def test_without_routes_each_pool_is_found_by_its_own_names() -> None:
 def test_a_version_is_asked_for_behind_an_at_or_alone_for_the_default_route() -> None:
     made = table(default="chat", names=[chat()])
     assert made.find("chat").version is None
-    assert made.find("gpt@preview") == made.find("chat@preview")._replace(word="alias")
+    by_alias = made.find("chat@preview")._replace(word="alias", said="gpt")
+    assert made.find("gpt@preview") == by_alias
     assert made.find("chat@preview").version == "preview"
     assert made.find("preview").version == "preview"
     assert made.find("preview").name == "chat"

@@ -5,6 +5,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -377,6 +378,33 @@ def test_an_edit_is_kept_and_answered_also_when_the_store_goes_away_right_after(
         store.is_here = True
         await accounts.refresh()
         assert await accounts.check(key.text) is not None
+        accounts.close()
+
+    run(scenario())
+
+
+def test_a_budget_that_is_new_is_told_of_and_nothing_else_is() -> None:
+    async def scenario() -> None:
+        store, told = MemoryAccounts(), list[str]()
+        add_tenant(store, "had", limits={"monthly_budget": 5})
+
+        async def on_budgets() -> None:
+            told.append("told")
+
+        def changed(change: TenantChange, book: Book) -> object:
+            return administer.change_tenant(book, "had", change, ME)
+
+        accounts = Accounts(store, call_here, lambda _: None, on_budgets=on_budgets)
+        await accounts.load()
+        assert told == []  # a start recalls everything anyway
+        for change, count in (
+            (TenantChange(weight=2.0), 0),
+            (TenantChange(limits={"monthly_budget": 9}), 0),
+            (TenantChange(limits={"monthly_budget": None}), 0),
+            (TenantChange(limits={"monthly_budget": 9}), 1),
+        ):
+            await accounts.edit(partial(changed, change))
+            assert len(told) == count
         accounts.close()
 
     run(scenario())

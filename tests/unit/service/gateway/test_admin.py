@@ -210,7 +210,22 @@ def test_a_tenants_models_are_all_that_it_can_see_and_use() -> None:
         ("PATCH", "/admin/tenants/none", {"weight": 2}, 404, None),
         ("DELETE", "/admin/tenants/none", None, 404, None),
         ("POST", "/admin/tenants/none/keys", {}, 404, None),
-        ("POST", "/admin/tenants/acme/keys", {"expires_in_s": -1}, 400, "expires"),
+        ("POST", "/admin/tenants/acme/keys", {"expires_in_s": -1}, 400, "expires_in_s"),
+        ("POST", "/admin/tenants/acme/keys", {"expires_in_s": 1e308}, 400, "expires_in_s"),
+        (
+            "PATCH",
+            "/admin/tenants/acme",
+            {"limits": {"tokens_per_minute": 1.5, "monthly_budget": 1}},
+            400,
+            "limits.tokens_per_minute",
+        ),
+        (
+            "PATCH",
+            "/admin/tenants/acme",
+            {"limits": {"monthly_budget": 10**400}},
+            400,
+            "limits.monthly_budget",
+        ),
         ("POST", "/admin/tenants/acme/erase", {"confirm": "amce"}, 400, "confirm"),
         ("POST", "/admin/tenants/acme/erase", None, 400, "confirm"),
         ("POST", "/admin/keys/none/rotate", {}, 404, None),
@@ -407,3 +422,33 @@ def test_a_listener_for_admin_that_cannot_be_had_is_named() -> None:
     with pytest.raises(InvalidSetting, match="--admin-listen: "):
         bind_admin(GatewaySettings(admin_listen="256.0.0.1:1", admin_key=(KEY,)))
     assert bind_admin(GatewaySettings(admin_key=(KEY,))) is None
+
+
+def test_a_tenant_of_the_settings_is_told_to_be_changed_there() -> None:
+    async def scenario() -> None:
+        async with admin_site(MemoryAccounts(), tenant=("settled:vip:sk-settled",)) as here:
+            for method, path, body in (
+                ("GET", "/admin/tenants/settled", None),
+                ("PATCH", "/admin/tenants/settled", {"weight": 2}),
+                ("DELETE", "/admin/tenants/settled", None),
+                ("GET", "/admin/tenants/settled/keys", None),
+                ("POST", "/admin/tenants/settled/keys", {}),
+            ):
+                error = await refused(here, method, path, body)
+                assert error["status"] == 404
+                assert "'settled' stands in the server's settings" in error["message"]
+
+    run(scenario())
+
+
+def test_a_whole_key_in_a_path_is_not_repeated() -> None:
+    async def scenario() -> None:
+        async with admin_site(MemoryAccounts()) as here:
+            for key, told in (("hw-abcdefghijklmnop-x2x2", True), ("x" * 400, False)):
+                error = await refused(here, "POST", f"/admin/keys/{key}/revoke", None)
+                assert error["status"] == 404
+                assert ("give 'abcdefghijklmnop' alone" in error["message"]) is told
+                assert "x2" not in error["message"]
+                assert len(error["message"]) < 150
+
+    run(scenario())

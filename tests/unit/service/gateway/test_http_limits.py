@@ -271,6 +271,8 @@ def test_security_headers_auth_02_header_floods_take_no_memory() -> None:
                 writer.write(REQUEST_LINE + b"long: ")
             for _ in range(160):  # 10 MB on each
                 for _, writer in connections:
+                    if writer.is_closing():  # which uvloop would not let it be written to
+                        continue
                     with contextlib.suppress(ConnectionError):
                         writer.write(b"x" * 65_536)
                         await writer.drain()

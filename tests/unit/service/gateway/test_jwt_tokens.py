@@ -267,6 +267,28 @@ def test_keys_of_a_url_are_fetched_and_again_for_a_key_id_that_is_new(
     run(scenario())
 
 
+def test_keys_of_a_file_are_read_again_and_what_is_broken_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        here = tokens(tmp_path, jwks(RSA_ENTRY))
+        await here.load()
+        monkeypatch.setattr(jwt_tokens, "ASK_AGAIN_S", 0.0)
+        rotated = signed(OTHER_RSA, kid="other")
+        for broken in ("no json", jwks(), None):
+            path = tmp_path / "jwks.json"
+            path.unlink() if broken is None else path.write_text(broken)
+            with pytest.raises(Unauthorized):
+                await here.check(rotated)
+            assert await here.check(signed()) is not None
+        path.write_text(jwks(OTHER_ENTRY))
+        assert await here.check(rotated) is not None
+        with pytest.raises(Unauthorized):
+            await here.check(signed())
+
+    run(scenario())
+
+
 def test_a_token_cannot_name_the_place_of_its_key(tmp_path: Path) -> None:
     async def scenario() -> None:
         provider = Provider()
