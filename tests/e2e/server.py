@@ -23,6 +23,7 @@ from tests.ports import free_port as free_port  # for those who start others bes
 PROBE = {"prompt": "The capital of France is", "max_tokens": 8, "temperature": 0}
 DATA_HOME = "data-home"
 SLOWNESS = float(os.environ.get("HEADWAY_TEST_SLOWNESS", "1"))  # scales every deadline
+POLL_S = 0.05  # a look takes both sides a millisecond or more
 PATIENCE_S = 60.0  # nothing is given up sooner, whatever else this machine does
 
 
@@ -35,7 +36,7 @@ def until(claim: Callable[[], bool], seconds: float, what: str) -> None:
     deadline = time.monotonic() + limit_s
     while not claim():
         assert time.monotonic() < deadline, f"not within {limit_s:g} s: {what}"
-        time.sleep(0.02)
+        time.sleep(POLL_S)
 
 
 def strict_json(text: str | bytes) -> Any:
