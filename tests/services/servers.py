@@ -252,8 +252,11 @@ class Sentinels:
 
     def follows(self, server: Redis) -> bool:
         """Whether it is a replica that has all of its primary."""
-        told = _info(server.url, "replication")
-        return told["role"] == "slave" and told["master_link_status"] == "up"
+        try:
+            told = _info(server.url, "replication")
+        except redis.ConnectionError:  # one that is made a replica ends its connections
+            return False
+        return (told["role"], told.get("master_link_status")) == ("slave", "up")
 
     def replace(self) -> None:
         """Have the sentinels make the other one the primary, with both alive."""

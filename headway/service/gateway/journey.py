@@ -18,7 +18,7 @@ from headway.core.messages.record import RequestRecord, Route
 from headway.core.tenancy.limits import UNLIMITED, Claim, Denied, Granted, LimitStore
 from headway.core.tenancy.tenant import Principal, SloClass
 from headway.service.gateway.http import Exchange
-from headway.service.gateway.limit_answers import LimitRules, denial, headers_of
+from headway.service.gateway.limit_answers import LimitRules
 from headway.service.gateway.meter import Meter, RequestMeter
 from headway.service.gateway.notes import ITS_OWN, Made, Notes, billed, hash_of_user
 from headway.service.upstream.ends import Gained, Sent
@@ -299,15 +299,12 @@ class Journey:
 
     def _check(self, answer: Granted | Denied) -> None:
         """Tell the client how it stands; raises RateLimited, and then nothing is held."""
-        claim, rules = self._claim, self._books.rules
+        claim = self._claim
         assert claim is not None
-        for name, value in headers_of(claim.limits, answer.standing):
-            self._exchange.add_header(name, value)
         if isinstance(answer, Denied):
             self.notes.limit = answer.kind.value
             self._claim = None
-            rules.on_denied(self.principal.tenant, answer.kind)
-            raise denial(claim, answer, rules.currency)
+        self._books.rules.tell(self._exchange, self.principal.tenant, claim, answer)
 
     async def _heard_out(self, outcome: Outcome, error: HeadwayError | None) -> RequestRecord:
         """The record, once the engine has told the rest; limits do not wait for it as long."""

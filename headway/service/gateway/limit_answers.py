@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from headway.core.base.errors import QuotaExceeded, RateLimited
 from headway.core.base.units import Seconds
-from headway.core.tenancy.limits import Claim, Denied, LimitKind, Limits, Standing
+from headway.core.tenancy.limits import Claim, Denied, Granted, LimitKind, Limits, Standing
 from headway.core.tenancy.tenant import Tenant
+from headway.service.gateway.http import Exchange
 from headway.service.gateway.limit_settings import LimitTable, RateLimitSettings
 
 MICROS = 1_000_000
@@ -22,6 +23,16 @@ class LimitRules(NamedTuple):
     table: LimitTable = LimitTable(RateLimitSettings())
     on_denied: Callable[[Tenant, LimitKind], None] = lambda tenant, kind: None
     currency: str = ""
+
+    def tell(
+        self, exchange: Exchange, tenant: Tenant, claim: Claim, answer: Granted | Denied
+    ) -> None:
+        """Have the client's answer say how its limits stand; raises RateLimited for a refusal."""
+        for name, value in headers_of(claim.limits, answer.standing):
+            exchange.add_header(name, value)
+        if isinstance(answer, Denied):
+            self.on_denied(tenant, answer.kind)
+            raise denial(claim, answer, self.currency)
 
 
 def headers_of(limits: Limits, standing: Standing) -> Iterator[tuple[str, str]]:

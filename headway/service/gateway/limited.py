@@ -3,11 +3,10 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from headway.core.tenancy.limits import UNLIMITED, Claim, Denied
+from headway.core.tenancy.limits import UNLIMITED, Claim, Granted
 from headway.core.tenancy.tenant import Principal
 from headway.service.gateway.http import Exchange
 from headway.service.gateway.journey import Books
-from headway.service.gateway.limit_answers import denial, headers_of
 
 
 @asynccontextmanager
@@ -16,8 +15,8 @@ async def counted(exchange: Exchange, principal: Principal, books: Books) -> Asy
 
     The answer gets the limits' headers. Raises RateLimited, and then nothing is counted.
     """
-    tenant, rules = principal.tenant, books.rules
-    limits = rules.table.of(tenant)
+    tenant = principal.tenant
+    limits = books.rules.table.of(tenant)
     if limits == UNLIMITED:
         yield
         return
@@ -25,12 +24,8 @@ async def counted(exchange: Exchange, principal: Principal, books: Books) -> Asy
     is_held = True  # also where this is cancelled before the store has answered
     try:
         answer = await books.limits.enter(claim, books.wall_clock())
-        for name, value in headers_of(limits, answer.standing):
-            exchange.add_header(name, value)
-        if isinstance(answer, Denied):
-            is_held = False
-            rules.on_denied(tenant, answer.kind)
-            raise denial(claim, answer, rules.currency)
+        is_held = isinstance(answer, Granted)
+        books.rules.tell(exchange, tenant, claim, answer)
         yield
     finally:
         if is_held:

@@ -232,17 +232,15 @@ def _found(plan: Plan, asked: str | None, tenant: Tenant) -> Found:
     """What the name stands for; raises ModelNotFound.
 
     A model that the tenant may not use is, to that one, a model that there is not; who names
-    none gets the first of those it may use.
+    none gets the first of those it may use. An alias is a name of its own, with each version.
     """
     allowed, table = tenant.models, plan.table
     found = table.find(asked)
-    if not allowed or found.name in allowed:
+    if not allowed or found.said in allowed or asked in allowed:
         return found
     if asked is None:
         known = [name for name in table.names if name in allowed]
         return table.find(known[0] if known else allowed[0])
-    if asked in allowed:  # an alias
-        return found
     raise unknown(asked, allowed)
 
 

@@ -202,7 +202,7 @@ class Gateway:
         principal = await self._principal(exchange)
         journey.identify(principal)
         with parts.routing.plan as plan:
-            model, version = plan.split_query(exchange.query("model"))
+            model, version = _asked(exchange, generator, plan)
             read = await self._read(exchange, generator, model, plan)
             request = self._stamped(read, principal.tenant)
             journey.asks(request.user, is_stream=request.stream)
@@ -281,7 +281,7 @@ class Gateway:
         self, exchange: Exchange, generator: Generator, plan: Plan, request: ForwardedRequest
     ) -> Request:
         """The same request as an engine takes it; raises a ClientError."""
-        model, _ = plan.split_query(exchange.query("model"))
+        model, _ = _asked(exchange, generator, plan)
         query = {} if model is None else {"model": model}
         made = generator.parse(request.body, query, self._parts.api_limits)
         return msgspec.structs.replace(made, asker=request.asker, model=request.model)
@@ -303,6 +303,12 @@ class Gateway:
         if path.startswith(PROTECTED) or path in self._parts.token_pages.by_path:
             return (await self._principal(exchange)).tenant.models
         return ()
+
+
+def _asked(exchange: Exchange, generator: Generator, plan: Plan) -> tuple[str | None, str | None]:
+    """The model and the version that the URL names; a version anywhere, a model at some."""
+    model, version = plan.split_query(exchange.query("model"))
+    return model if generator.is_named_by_query else None, version
 
 
 class _Sink:

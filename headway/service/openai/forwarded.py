@@ -115,6 +115,10 @@ def parse_forwarded_native(
     """The request of `/v1/chat`, which always streams one choice of text."""
     fields = decode_object(body)
     if query.get("model") is not None:
+        if fields.get("model") not in (None, query["model"]):
+            raise InvalidRequest(
+                "'model' differs between the query and the body; send one.", param="model"
+            )
         fields["model"] = query["model"]
     if fields.get("stream") is False:
         raise Unsupported("'stream' cannot be false here: /v1/chat always streams.", param="stream")

@@ -17,7 +17,7 @@ from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import MovedError, NoScriptError, RedisError
+from redis.exceptions import MovedError, NoScriptError, ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from headway.core.base.errors import InvalidSetting, StoreUnavailable
@@ -47,7 +47,7 @@ LIMIT_OF = {
     LimitKind.BUDGET: "monthly_budget",
 }
 POOL_WAIT_S = 5.0
-READ_ONLY = "READONLY"
+ELSEWHERE = (OSError, RedisConnectionError, RedisTimeoutError, ReadOnlyError)
 MOST_MOVES = 3  # of one call, from one node of a cluster to the next
 RETRY_S = Seconds(1.0)
 Argument = str | int
@@ -243,9 +243,7 @@ def _is_of_the_node(error: Exception) -> bool:
 
     Some versions hide the second inside the error of the script that wanted to write.
     """
-    return isinstance(error, OSError | RedisConnectionError | RedisTimeoutError) or (
-        READ_ONLY in str(error)
-    )
+    return isinstance(error, ELSEWHERE) or "READONLY" in str(error)
 
 
 def _unavailable(error: Exception) -> StoreUnavailable:

@@ -70,6 +70,24 @@ def test_each_request_goes_to_the_model_that_it_names() -> None:
     run(scenario())
 
 
+def test_a_model_in_the_url_counts_only_where_the_url_names_models() -> None:
+    async def scenario() -> None:
+        async with upstream(hello) as theirs, both(theirs) as (here, replica):
+            for query, model, answered in (("own", "m", "m"), ("m", "own", "own")):
+                body = {"model": model, "messages": [{"role": "user", "content": "Hi"}]}
+                url = f"/v1/chat/completions?model={query}"
+                answer = await here.client.post(url, json=body)
+                assert (answer.status_code, answer.json()["model"]) == (200, answered)
+                native = f"/v1/chat?model={query}"  # where two models are a contradiction
+                answer = await here.client.post(native, json=body)
+                assert answer.json()["error"]["param"] == "model"
+                answer = await here.client.post(native, json={**body, "model": query})
+                assert answer.status_code == 200
+            assert (len(replica.requests), len(theirs.seen)) == (2, 2)
+
+    run(scenario())
+
+
 def test_a_route_may_lead_to_either_and_each_checks_in_its_own_way() -> None:
     async def scenario() -> None:
         names = [{"name": "chat", "versions": {"stable": "own", "preview": "m"}}]

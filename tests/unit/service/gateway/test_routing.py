@@ -23,6 +23,8 @@ from headway.core.messages.path import (
     Usage,
 )
 from headway.core.tenancy.limits import Claim, Denied, Granted, Limits
+from headway.core.tenancy.tenant import Tenant
+from headway.service.gateway.assemble import Access
 from headway.service.gateway.books import NoLimits
 from headway.service.gateway.journey import Books
 from headway.service.gateway.limit_settings import LimitTable, RateLimitSettings
@@ -550,5 +552,34 @@ def test_a_client_that_leaves_a_cascade_leaves_nothing_behind() -> None:
             await until(lambda: silent.cancelled == silent.ids)
             assert silent.holds.held == []
             await here.counted(cancelled=1)
+
+    run(scenario())
+
+
+def test_a_tenant_may_use_the_names_that_are_listed_with_each_of_their_versions() -> None:
+    async def scenario() -> None:
+        routes = {"default": "chat", "names": [{**CHAT_ROUTE, "aliases": ["gpt"]}]}
+        tenants = tuple(
+            (f"sk-{name}", Tenant(name=name, models=models))
+            for name, models in (("by-name", ("chat",)), ("by-alias", ("gpt",)))
+        )
+        access = Access(keys=tenants)
+        async with site(
+            replica=answering(), others={BIG: answering()}, routes=routes, access=access
+        ) as here:
+            for who, listed, ways in (
+                ("by-name", ["chat"], {"chat": "m", "chat@preview": "big", "preview": "big"}),
+                ("by-alias", ["gpt"], {"gpt": "m", "gpt@preview": "big"}),
+            ):
+                headers = {"Authorization": f"Bearer sk-{who}"}
+                shown = (await here.client.get("/v1/models", headers=headers)).json()["data"]
+                assert [each["id"] for each in shown] == listed
+                for name in ("chat", "gpt", "chat@preview", "gpt@preview", "preview", "m", "big"):
+                    body = {**HI, "model": name}
+                    answer = await here.client.post(CHAT, json=body, headers=headers)
+                    found = told(answer).get("model", answer.json().get("error", {}).get("code"))
+                    assert (name, found) == (name, ways.get(name, "model_not_found"))
+                nothing = await here.client.post(CHAT, json=HI | {"model": None}, headers=headers)
+                assert told(nothing)["model"] == "m"
 
     run(scenario())
