@@ -140,9 +140,9 @@ def merge_models(
         entries = named
         values.pop("model", None)
     if len(entries) > 1 and "served_model_name" in values:
-        raise InvalidSetting(
-            "served_model_name", "names one model, and there are several; give each its own"
-        )
+        name = "served_model_name"
+        where = document.where(name) if name in content else name
+        raise InvalidSetting(where, "names one model, and there are several; give each its own")
     return tuple(_build({**values, **entry}, sections, document.path) for entry in entries or [{}])
 
 

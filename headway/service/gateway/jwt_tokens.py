@@ -182,8 +182,9 @@ class JwtTokens:
     def _read_file(self) -> bytes:
         try:
             return Path(self._settings.jwks).read_bytes()
-        except OSError as error:
-            raise InvalidSetting("jwt.jwks", f"cannot be read: {error.strerror}") from None
+        except (OSError, ValueError) as error:  # of a name that no file can have
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise InvalidSetting("jwt.jwks", f"cannot be read: {reason}") from None
 
     def _take(self, body: bytes) -> None:
         keys = _read_keys(body, frozenset(self._settings.algorithms))
