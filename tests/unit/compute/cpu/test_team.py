@@ -95,8 +95,9 @@ def test_who_waits_long_sleeps_and_is_woken(team: Team) -> None:
         team.run(work, n)
         assert seen.all()
         assert (used[1:] < 0.1).all()
-        if n > 1:
-            assert patience(team) == FEW_SPINS, "the next meeting is not spun for as long"
+        # Of many threads on few cores one may come so late that it need not sleep, and adds to it.
+        most = FEW_SPINS if n == 2 else 2 * FEW_SPINS
+        assert n == 1 or FEW_SPINS <= patience(team) <= most, "the next one is not spun for as long"
 
 
 def test_who_meets_in_time_spins_longer_again(team: Team) -> None:
