@@ -29,6 +29,11 @@ def banner(
     others     models behind other servers, and how those are
     needs_key  whether the request to try needs one
     """
+    # A few tokens, and the likeliest ones: a small model that may go on as long as it likes does.
+    body = (
+        '{"messages":[{"role":"user","content":"What is the capital of Japan?"}],'
+        '"max_tokens":40,"temperature":0}'
+    )
     key = ' -H "Authorization: Bearer $KEY"' if needs_key else ""
     lines = [f"\nHeadway {__version__} is ready after {took_s:.1f} s", f"  URL         {url}"]
     for each in models:
@@ -36,8 +41,7 @@ def banner(
     lines += [f"  model       {name} ({told})" for name, told in others]
     return (
         "\n".join(lines) + f"\n\nTry it:\n"
-        f"  curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d "
-        f"""'{{"messages":[{{"role":"user","content":"What is the capital of France?"}}]}}'\n"""
+        f"  curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'\n"
     )
 
 
