@@ -239,9 +239,8 @@ class Attempt:
             task.cancel()
             first.cancel()
             await asyncio.gather(task, first, return_exceptions=True)
-        if (
-            self._beginning.has_token.is_set()
-        ):  # it left while the work was being ended: no text after it
+        if self._beginning.has_token.is_set():
+            # It left while the work was being ended, and no text may follow it.
             raise late("its first token")
         return False
 
